@@ -16,8 +16,8 @@ func (d Deps) proposing(
 	handler func(worldsevents.CandidateProposer) events.BatchHandler,
 ) func(events.Tx) events.BatchHandler {
 	return func(tx events.Tx) events.BatchHandler {
-		return handler(worldsapp.NewProposeCandidate(
-			worldspg.NewRuleCandidates(tx), d.UnitOfWork.Publishing.Publisher(tx), newID, now))
+		return handler(&worldsapp.ProposeCandidate{Candidates: worldspg.NewRuleCandidates(tx),
+			Publisher: d.UnitOfWork.Publishing.Publisher(tx), NewID: newID, Now: now})
 	}
 }
 
@@ -46,8 +46,9 @@ func buildCurationConsumer(deps Deps) events.Subscription {
 	return deps.consumer(platform.CurationDecidedContract(), events.Registration{
 		Name: worldsevents.CurationDecisionApplierName, Reads: worldsevents.CurationDecidedEvent{},
 		Batch: func(tx events.Tx) events.BatchHandler {
-			return worldsevents.CurationDecisionApplier(worldsapp.NewApplyDecision(
-				worldspg.NewRuleCandidates(tx), worldspg.NewCurationRulings(tx), deps.UnitOfWork.Publishing.Publisher(tx), now))
+			return worldsevents.CurationDecisionApplier(&worldsapp.ApplyDecision{
+				Candidates: worldspg.NewRuleCandidates(tx), Rulings: worldspg.NewCurationRulings(tx),
+				Publisher: deps.UnitOfWork.Publishing.Publisher(tx), Now: now})
 		},
 	})
 }

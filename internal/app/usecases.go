@@ -35,56 +35,49 @@ func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
 // NewPublishCard composes the use case.
 func NewPublishCard(u *publish.UnitOfWork) *worldsapp.PublishCard {
-	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards {
-		return worldspg.NewCards(tx)
-	}), now)
+	cards := func(tx events.Tx) worldsapp.Cards { return worldspg.NewCards(tx) }
+	return &worldsapp.PublishCard{Transact: transact(u, events.Worlds, cards), Now: now}
 }
 
 // NewRecordDecision composes the use case.
 func NewRecordDecision(u *publish.UnitOfWork) *platformapp.RecordDecision {
-	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions {
-		return platformpg.NewDecisions(tx)
-	}), now)
+	decisions := func(tx events.Tx) platformapp.Decisions { return platformpg.NewDecisions(tx) }
+	return &platformapp.RecordDecision{Transact: transact(u, events.Platform, decisions), Now: now}
 }
 
 // NewManageScans composes the use case.
 func NewManageScans(u *publish.UnitOfWork) *worldsapp.ManageScans {
-	return worldsapp.NewManageScans(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans {
-		return worldspg.NewScans(tx)
-	}), newID, now)
+	scans := func(tx events.Tx) worldsapp.Scans { return worldspg.NewScans(tx) }
+	return &worldsapp.ManageScans{Transact: transact(u, events.Worlds, scans), NewID: newID, Now: now}
 }
 
 // NewDetectFailureCluster composes the use case.
-func NewDetectFailureCluster(u *publish.UnitOfWork,
-	options ...platformapp.DetectFailureClusterOption) *platformapp.DetectFailureCluster {
+func NewDetectFailureCluster(u *publish.UnitOfWork) *platformapp.DetectFailureCluster {
 	clusters := func(tx events.Tx) platformapp.FailureClusters { return platformpg.NewFailureClusters(tx) }
-	return platformapp.NewDetectFailureCluster(transact(u, events.Platform, clusters), newID, now, options...)
+	return &platformapp.DetectFailureCluster{Transact: transact(u, events.Platform, clusters), NewID: newID, Now: now}
 }
 
 // NewManageMemories composes the use case.
 func NewManageMemories(u *publish.UnitOfWork) *platformapp.ManageMemories {
-	return platformapp.NewManageMemories(transact(u, events.Platform, func(tx events.Tx) platformapp.Memories {
-		return platformpg.NewMemories(tx)
-	}), newID, now)
+	memories := func(tx events.Tx) platformapp.Memories { return platformpg.NewMemories(tx) }
+	return &platformapp.ManageMemories{Transact: transact(u, events.Platform, memories), NewID: newID, Now: now}
 }
 
 // NewDecideCuration composes the use case.
 func NewDecideCuration(u *publish.UnitOfWork) *platformapp.DecideCuration {
-	return platformapp.NewDecideCuration(transact(u, events.Platform, func(tx events.Tx) platformapp.CurationDecisions {
-		return platformpg.NewCurationDecisions(tx)
-	}), newID, now)
+	decisions := func(tx events.Tx) platformapp.CurationDecisions { return platformpg.NewCurationDecisions(tx) }
+	return &platformapp.DecideCuration{Transact: transact(u, events.Platform, decisions), NewID: newID, Now: now}
 }
 
 // NewLookUpCard composes the card lookup that worlds offers to other contexts.
 func NewLookUpCard(u *publish.UnitOfWork) protocols.CardLookup {
-	return worldsapp.NewLookUpCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.CardReader {
-		return worldspg.NewCards(tx)
-	}))
+	cards := func(tx events.Tx) worldsapp.CardReader { return worldspg.NewCards(tx) }
+	return &worldsapp.LookUpCard{Transact: transact(u, events.Worlds, cards)}
 }
 
 // NewDispatchTask composes the use case.
 func NewDispatchTask(u *publish.UnitOfWork, catalog platformapp.TaskCatalog) *platformapp.DispatchTask {
-	return platformapp.NewDispatchTask(transactTasks(u), catalog, now, newID)
+	return &platformapp.DispatchTask{Transact: transactTasks(u), Catalog: catalog, Now: now, NewID: newID}
 }
 
 // NewDispatchTaskIn composes the use case for a handler that dispatches a task in its transaction, so that the task
@@ -94,17 +87,17 @@ func NewDispatchTaskIn(tx events.Tx, publisher events.EventPublisher,
 	within := func(_ context.Context, _ uuid.NullUUID, work func(platformapp.Tasks, events.EventPublisher) error) error {
 		return work(agentTasks(tx), publisher)
 	}
-	return platformapp.NewDispatchTask(within, catalog, now, newID)
+	return &platformapp.DispatchTask{Transact: within, Catalog: catalog, Now: now, NewID: newID}
 }
 
 // NewRunTask composes the use case.
 func NewRunTask(u *publish.UnitOfWork, executors platformapp.Executors, stepLimit time.Duration) *platformapp.RunTask {
-	return platformapp.NewRunTask(transactTasks(u), executors, stepLimit, now)
+	return &platformapp.RunTask{Transact: transactTasks(u), Executors: executors, StepLimit: stepLimit, Now: now}
 }
 
 // NewControlTask composes the use case.
 func NewControlTask(u *publish.UnitOfWork) *platformapp.ControlTask {
-	return platformapp.NewControlTask(transactTasks(u), now)
+	return &platformapp.ControlTask{Transact: transactTasks(u), Now: now}
 }
 
 func transactTasks(u *publish.UnitOfWork) platformapp.UnitOfWork[platformapp.Tasks] {

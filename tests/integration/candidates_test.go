@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	platformapp "spectral/internal/platform/application"
 	platform "spectral/internal/platform/contracts/events"
@@ -156,7 +155,8 @@ func TestRuleCandidates(t *testing.T) {
 // Both versions of the event are published.
 func failureClustersBecomeCandidates(b *bundle, l *testWorker) {
 	workspace := newWorkspace()
-	detect := app.NewDetectFailureCluster(b.uow, platformapp.AlsoPublishV1())
+	detect := app.NewDetectFailureCluster(b.uow)
+	detect.AlsoPublishV1 = true
 	seen := time.Date(2026, time.July, 1, 12, 0, 0, 123_456_789, time.UTC)
 	first, err := detect.Detect(b.ctx, workspace,
 		detection(seen, domain.FailureCount{Kind: "read", Count: 4, Example: "no “answer”"}))

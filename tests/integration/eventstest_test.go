@@ -30,12 +30,12 @@ func TestPublishCardPublishesTheCard(t *testing.T) {
 		t.Fatal(err)
 	}
 	recorder := eventstest.NewRecorder(contracts, time.Now)
-	publishCard := application.NewPublishCard(func(_ context.Context, _ uuid.NullUUID,
-		work func(application.Cards, events.EventPublisher) error) error {
+	transact := func(_ context.Context, _ uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
 		return recorder.Transact(func(publisherFor events.PublisherFor) error {
 			return work(cardsInMemory{}, publisherFor())
 		})
-	}, time.Now)
+	}
+	publishCard := application.PublishCard{Transact: transact, Now: time.Now}
 
 	card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "", nil)
 	if err != nil {

@@ -425,7 +425,8 @@ func aRunSurvivesALostReply(b *tasks) {
 			}
 			return c.cause
 		}}
-		run := application.NewRunTask(loseReply, application.Executors{scriptName: s}, time.Minute, time.Now)
+		run := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Minute)
+		run.Transact = loseReply
 		conclude, err := run.Run(ctx, b.workspace, task.ID, dispatch)
 		stop(nil)
 		// Of an executor's error only the text is stored.

@@ -9,7 +9,6 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	platformapp "spectral/internal/platform/application"
 	platform "spectral/internal/platform/contracts/events"
 	platformdomain "spectral/internal/platform/domain"
 	worldsdomain "spectral/internal/worlds/domain"
@@ -23,7 +22,7 @@ func clusterFlow() Flow {
 		Run: func(ctx context.Context, s *Stage) error {
 			detect, published := app.NewDetectFailureCluster(s.UnitOfWork), 1
 			if deprecated := platform.FailureClusterDetectedContract().Deprecation; time.Now().Before(deprecated.Deadline) {
-				detect, published = app.NewDetectFailureCluster(s.UnitOfWork, platformapp.AlsoPublishV1()), 2
+				detect.AlsoPublishV1, published = true, 2
 			}
 			var cluster platformdomain.FailureCluster
 			for _, failures := range []platformdomain.FailureCount{

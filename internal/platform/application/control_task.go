@@ -2,7 +2,6 @@ package application
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,29 +14,22 @@ import (
 // if the task's status does not allow the change; of two concurrent calls the second may get it. Safe for concurrent
 // use.
 type ControlTask struct {
-	transact UnitOfWork[Tasks]
-	now      func() time.Time
-}
-
-// NewControlTask returns the use case.
-func NewControlTask(transact UnitOfWork[Tasks], now func() time.Time) *ControlTask {
-	return &ControlTask{transact: transact, now: now}
+	Transact UnitOfWork[Tasks]
+	Now      func() time.Time
 }
 
 // Find returns a task.
 func (c *ControlTask) Find(ctx context.Context, workspace uuid.NullUUID,
 	id uuid.UUID) (found domain.AgentTask, err error) {
-	err = c.transact(ctx, workspace, func(tasks Tasks, _ events.EventPublisher) error {
+	defer wrap(&err, "find agent task %s", id)
+	err = c.Transact(ctx, workspace, func(tasks Tasks, _ events.EventPublisher) error {
 		task, err := tasks.Find(ctx, workspace, id)
 		if err == nil {
 			found = *task
 		}
 		return err
 	})
-	if err != nil {
-		return domain.AgentTask{}, fmt.Errorf("find agent task %s: %w", id, err)
-	}
-	return found, nil
+	return found, err
 }
 
 // Approve continues the task: it is queued and dispatched again.
@@ -79,14 +71,14 @@ func (c *ControlTask) Redispatch(ctx context.Context, workspace uuid.NullUUID, i
 
 // change locks a task, changes it, and dispatches it if it then waits for a worker. What names the change in an error.
 func (c *ControlTask) change(ctx context.Context, what string, workspace uuid.NullUUID, id uuid.UUID,
-	do func(*domain.AgentTask, time.Time) error) (domain.AgentTask, error) {
-	var changed domain.AgentTask
-	err := c.transact(ctx, workspace, func(tasks Tasks, publisher events.EventPublisher) error {
+	do func(*domain.AgentTask, time.Time) error) (changed domain.AgentTask, err error) {
+	defer wrap(&err, "%s agent task %s", what, id)
+	err = c.Transact(ctx, workspace, func(tasks Tasks, publisher events.EventPublisher) error {
 		task, err := tasks.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
-		at := c.now()
+		at := c.Now()
 		if err := do(task, at); err != nil {
 			return err
 		}
@@ -99,8 +91,5 @@ func (c *ControlTask) change(ctx context.Context, what string, workspace uuid.Nu
 		}
 		return publishDispatched(ctx, publisher, workspace, id, at)
 	})
-	if err != nil {
-		return domain.AgentTask{}, fmt.Errorf("%s agent task %s: %w", what, id, err)
-	}
-	return changed, nil
+	return changed, err
 }

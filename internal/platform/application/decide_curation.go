@@ -22,31 +22,25 @@ type CurationDecisions interface {
 // DecideCuration stores curators' decisions. The decision and its event commit together or not at all. Worlds reports
 // the outcome with another event. Safe for concurrent use.
 type DecideCuration struct {
-	transact UnitOfWork[CurationDecisions]
-	newID    func() uuid.UUID
-	now      func() time.Time
-}
-
-// NewDecideCuration returns the use case.
-func NewDecideCuration(transact UnitOfWork[CurationDecisions], newID func() uuid.UUID,
-	now func() time.Time) *DecideCuration {
-	return &DecideCuration{transact: transact, newID: newID, now: now}
+	Transact UnitOfWork[CurationDecisions]
+	NewID    func() uuid.UUID
+	Now      func() time.Time
 }
 
 // Decide stores a curator's decision on a rule candidate of workspace as pending, publishes
 // platform.curation.decided for worlds, and returns the decision's id.
 func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, candidateID uuid.UUID,
-	verdict domain.CurationVerdict, note, decidedBy string) (uuid.UUID, error) {
-	now := d.now()
-	id := d.newID()
+	verdict domain.CurationVerdict, note, decidedBy string) (id uuid.UUID, err error) {
+	defer wrap(&err, "decide on rule candidate %s", candidateID)
+	id, now := d.NewID(), d.Now()
 	decision := domain.CurationDecision{
 		ID: id, CandidateID: candidateID, Verdict: verdict, Note: note, DecidedBy: decidedBy,
 		DecidedAt: now, Outcome: domain.CurationPending,
 	}
 	if err := decision.Validate(now); err != nil {
-		return uuid.Nil, fmt.Errorf("decide on rule candidate %s: %w", candidateID, err)
+		return uuid.Nil, err
 	}
-	err := d.transact(ctx, workspace, func(decisions CurationDecisions, publisher events.EventPublisher) error {
+	err = d.Transact(ctx, workspace, func(decisions CurationDecisions, publisher events.EventPublisher) error {
 		decidedAt, err := decisions.Add(ctx, workspace, decision)
 		if err != nil {
 			return err
@@ -60,8 +54,5 @@ func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, ca
 			DecidedAt: decidedAt.UTC(),
 		})
 	})
-	if err != nil {
-		return uuid.Nil, fmt.Errorf("decide on rule candidate %s: %w", candidateID, err)
-	}
-	return id, nil
+	return id, err
 }

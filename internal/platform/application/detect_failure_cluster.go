@@ -1,8 +1,8 @@
 package application
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,43 +25,26 @@ type FailureClusters interface {
 // DetectFailureCluster adds failures to the cluster of their signature. The cluster and its event commit together or
 // not at all. Safe for concurrent use.
 type DetectFailureCluster struct {
-	transact UnitOfWork[FailureClusters]
-	newID    func() uuid.UUID
-	now      func() time.Time
-	alsoV1   bool
-}
-
-// DetectFailureClusterOption changes what a [DetectFailureCluster] publishes.
-type DetectFailureClusterOption func(*DetectFailureCluster)
-
-// AlsoPublishV1 publishes version 1 beside version 2, for consumers outside this service that read only version 1.
-// Remove the option before the deadline of version 1: from then on the event is refused, and the detection fails with
-// it.
-func AlsoPublishV1() DetectFailureClusterOption {
-	return func(d *DetectFailureCluster) { d.alsoV1 = true }
-}
-
-// NewDetectFailureCluster returns the use case.
-func NewDetectFailureCluster(transact UnitOfWork[FailureClusters], newID func() uuid.UUID, now func() time.Time,
-	options ...DetectFailureClusterOption) *DetectFailureCluster {
-	d := &DetectFailureCluster{transact: transact, newID: newID, now: now}
-	for _, option := range options {
-		option(d)
-	}
-	return d
+	Transact UnitOfWork[FailureClusters]
+	NewID    func() uuid.UUID
+	Now      func() time.Time
+	// AlsoPublishV1 publishes version 1 beside version 2, for consumers outside this service that read only version 1.
+	// Unset it before the deadline of version 1: from then on the event is refused, and the detection fails with it.
+	AlsoPublishV1 bool
 }
 
 // Detect records a detection in workspace and publishes platform.failure_cluster.detected.v2. It returns the
 // new state of the cluster. Each call counts, also a repeated one.
 func (d *DetectFailureCluster) Detect(ctx context.Context, workspace uuid.NullUUID,
 	detection domain.FailureDetection) (cluster domain.FailureCluster, err error) {
+	defer wrap(&err, "detect failures of %s", detection.Signature)
 	detection.SeenAt = detection.SeenAt.Truncate(time.Microsecond) // the precision of the database
-	now := d.now()
-	cluster, err = domain.NewFailureCluster(d.newID(), detection, now)
+	now := d.Now()
+	cluster, err = domain.NewFailureCluster(d.NewID(), detection, now)
 	if err != nil {
-		return domain.FailureCluster{}, fmt.Errorf("detect failures: %w", err)
+		return cluster, err
 	}
-	err = d.transact(ctx, workspace, func(clusters FailureClusters, publisher events.EventPublisher) error {
+	err = d.Transact(ctx, workspace, func(clusters FailureClusters, publisher events.EventPublisher) error {
 		added, err := clusters.Add(ctx, workspace, cluster)
 		if err != nil {
 			return err
@@ -79,10 +62,7 @@ func (d *DetectFailureCluster) Detect(ctx context.Context, workspace uuid.NullUU
 		}
 		return d.publish(ctx, publisher, workspace, cluster, now)
 	})
-	if err != nil {
-		return domain.FailureCluster{}, fmt.Errorf("detect failures of %s: %w", detection.Signature, err)
-	}
-	return cluster, nil
+	return cluster, err
 }
 
 func (d *DetectFailureCluster) publish(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID,
@@ -90,20 +70,15 @@ func (d *DetectFailureCluster) publish(ctx context.Context, publisher events.Eve
 	detected := contracts.FailureClusterDetectedV2{
 		ClusterID: c.ID, Revision: c.Revision, Severity: string(c.Severity()), FirstSeenAt: c.FirstSeenAt.UTC(),
 		LastSeenAt: c.LastSeenAt.UTC(),
-		Signature: contracts.FailureSignature{
-			Component: c.Signature.Component, Operation: c.Signature.Operation, ErrorClass: c.Signature.ErrorClass,
-		},
+		Signature:  contracts.FailureSignature(c.Signature),
 	}
 	example := ""
 	for _, f := range c.Failures {
-		detected.Failures = append(detected.Failures,
-			contracts.ClusterFailures{Kind: f.Kind, Count: f.Count, Example: f.Example})
-		if example == "" {
-			example = f.Example
-		}
+		detected.Failures = append(detected.Failures, contracts.ClusterFailures(f))
+		example = cmp.Or(example, f.Example)
 	}
 	err := publish(ctx, publisher, workspace, now, contracts.FailureClusterDetectedV2Contract(), detected)
-	if err != nil || !d.alsoV1 {
+	if err != nil || !d.AlsoPublishV1 {
 		return err
 	}
 	return publish(ctx, publisher, workspace, now, contracts.FailureClusterDetectedContract(),

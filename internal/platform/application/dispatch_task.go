@@ -38,36 +38,22 @@ type TaskRequest struct {
 // DispatchTask dispatches a task to an agent. The task, a new conversation and the event commit together or not at all.
 // Safe for concurrent use.
 type DispatchTask struct {
-	transact UnitOfWork[Tasks]
-	catalog  TaskCatalog
-	now      func() time.Time
-	newID    func() uuid.UUID
-}
-
-// NewDispatchTask returns the use case.
-func NewDispatchTask(transact UnitOfWork[Tasks], catalog TaskCatalog, now func() time.Time,
-	newID func() uuid.UUID) *DispatchTask {
-	return &DispatchTask{transact: transact, catalog: catalog, now: now, newID: newID}
+	Transact UnitOfWork[Tasks]
+	Catalog  TaskCatalog
+	Now      func() time.Time
+	NewID    func() uuid.UUID
 }
 
 // Dispatch stores the task and publishes agent.task.dispatched. For an invalid request the error is a
 // [*domain.InvalidTaskError]. If the request's ID was dispatched before, Dispatch returns that task and does nothing
 // else.
 func (d *DispatchTask) Dispatch(ctx context.Context, workspace uuid.NullUUID,
-	request TaskRequest) (domain.AgentTask, error) {
-	task, err := d.dispatch(ctx, workspace, request)
-	if err != nil {
-		return domain.AgentTask{}, fmt.Errorf("dispatch agent task: %w", err)
-	}
-	return task, nil
-}
-
-func (d *DispatchTask) dispatch(ctx context.Context, workspace uuid.NullUUID,
 	request TaskRequest) (dispatched domain.AgentTask, err error) {
+	defer wrap(&err, "dispatch agent task")
 	if err := d.check(request); err != nil {
 		return domain.AgentTask{}, &domain.InvalidTaskError{Err: err}
 	}
-	now := d.now()
+	now := d.Now()
 	conversation := domain.Conversation{ID: request.Conversation, Kind: domain.Reactive, TriggerEvent: request.Trigger,
 		CreatedAt: now}
 	if request.Proactive || request.Trigger.Valid {
@@ -77,14 +63,14 @@ func (d *DispatchTask) dispatch(ctx context.Context, workspace uuid.NullUUID,
 	id := request.ID
 	for _, missing := range []*uuid.UUID{&id, &conversation.ID} {
 		if *missing == uuid.Nil {
-			*missing = d.newID()
+			*missing = d.NewID()
 		}
 	}
 	task, err := domain.NewAgentTask(id, conversation.ID, request.Executor, request.Input, request.Retention, now)
 	if err != nil {
 		return domain.AgentTask{}, err
 	}
-	err = d.transact(ctx, workspace, func(tasks Tasks, publisher events.EventPublisher) error {
+	err = d.Transact(ctx, workspace, func(tasks Tasks, publisher events.EventPublisher) error {
 		if request.ID != uuid.Nil {
 			known, err := tasks.Find(ctx, workspace, request.ID)
 			if err == nil {
@@ -120,10 +106,10 @@ func (d *DispatchTask) check(request TaskRequest) error {
 	if request.Conversation != uuid.Nil && (request.Proactive || request.Trigger.Valid) {
 		return errors.New("only a new conversation is proactive or has a trigger event: omit Conversation, or the others")
 	}
-	check, known := d.catalog[request.Executor]
+	check, known := d.Catalog[request.Executor]
 	if !known {
 		return fmt.Errorf("there is no executor %.80q: choose among %s", request.Executor,
-			strings.Join(slices.Sorted(maps.Keys(d.catalog)), ", "))
+			strings.Join(slices.Sorted(maps.Keys(d.Catalog)), ", "))
 	}
 	// Check the input now: a worker could only fail the task.
 	if err := events.ValidatePayload(request.Input); err != nil {

@@ -3,7 +3,6 @@ package application
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,43 +29,37 @@ var ErrNoMemory = errors.New("there is no such memory in this workspace")
 
 // ManageMemories records, promotes and retires memories. Safe for concurrent use.
 type ManageMemories struct {
-	transact UnitOfWork[Memories]
-	newID    func() uuid.UUID
-	now      func() time.Time
-}
-
-// NewManageMemories returns the use case.
-func NewManageMemories(transact UnitOfWork[Memories], newID func() uuid.UUID, now func() time.Time) *ManageMemories {
-	return &ManageMemories{transact: transact, newID: newID, now: now}
+	Transact UnitOfWork[Memories]
+	NewID    func() uuid.UUID
+	Now      func() time.Time
 }
 
 // Record stores a working memory and returns its id. A memory that its scope has already gets one more observation
 // and keeps its id and state. A retired memory is recorded again with a new id.
 func (m *ManageMemories) Record(ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope,
 	statement string) (id uuid.UUID, err error) {
+	defer wrap(&err, "record a memory")
 	if err := domain.ValidateMemory(scope, statement); err != nil {
-		return uuid.Nil, fmt.Errorf("record a memory: %w", err)
+		return uuid.Nil, err
 	}
-	err = m.transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
-		id, err = memories.Record(ctx, workspace, m.newID(), scope, statement, m.now())
+	err = m.Transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
+		id, err = memories.Record(ctx, workspace, m.NewID(), scope, statement, m.Now())
 		return err
 	})
-	if err != nil {
-		return uuid.Nil, fmt.Errorf("record a memory: %w", err)
-	}
-	return id, nil
+	return id, err
 }
 
 // Promote promotes a working memory and publishes platform.memory.promoted. For a promoted memory it does
 // nothing. For a retired one the error is [domain.ErrMemoryRetired]. The memory and its event commit together or not at
 // all.
-func (m *ManageMemories) Promote(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
-	err := m.transact(ctx, workspace, func(memories Memories, publisher events.EventPublisher) error {
+func (m *ManageMemories) Promote(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (err error) {
+	defer wrap(&err, "promote memory %s", id)
+	return m.Transact(ctx, workspace, func(memories Memories, publisher events.EventPublisher) error {
 		memory, err := memories.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
-		now := m.now()
+		now := m.Now()
 		memory, changed, err := memory.Promote(now)
 		if err != nil || !changed {
 			return err
@@ -79,27 +72,20 @@ func (m *ManageMemories) Promote(ctx context.Context, workspace uuid.NullUUID, i
 			Observations: memory.Observations, PromotedAt: now,
 		})
 	})
-	if err != nil {
-		return fmt.Errorf("promote memory %s: %w", id, err)
-	}
-	return nil
 }
 
 // Retire retires a memory. It publishes no event: the curators decide about a rule candidate that the memory led to.
-func (m *ManageMemories) Retire(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
-	err := m.transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
+func (m *ManageMemories) Retire(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (err error) {
+	defer wrap(&err, "retire memory %s", id)
+	return m.Transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
 		memory, err := memories.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
-		memory, changed := memory.Retire(m.now())
+		memory, changed := memory.Retire(m.Now())
 		if !changed {
 			return nil
 		}
 		return memories.Put(ctx, workspace, memory)
 	})
-	if err != nil {
-		return fmt.Errorf("retire memory %s: %w", id, err)
-	}
-	return nil
 }

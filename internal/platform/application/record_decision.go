@@ -2,7 +2,6 @@ package application
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,25 +21,21 @@ type Decisions interface {
 // RecordDecision records the decision of a person or an agent about a rule's proposal. The decision and its event
 // commit together or not at all. Safe for concurrent use.
 type RecordDecision struct {
-	transact UnitOfWork[Decisions]
-	now      func() time.Time
-}
-
-// NewRecordDecision returns the use case.
-func NewRecordDecision(transact UnitOfWork[Decisions], now func() time.Time) *RecordDecision {
-	return &RecordDecision{transact: transact, now: now}
+	Transact UnitOfWork[Decisions]
+	Now      func() time.Time
 }
 
 // Record stores decision in workspace and publishes decision.recorded. A second call changes nothing, publishes
 // nothing and returns false. The error is a [*domain.DecisionConflictError] if the id has another content.
 func (r *RecordDecision) Record(ctx context.Context, workspace uuid.NullUUID,
 	decision domain.Decision) (recorded bool, err error) {
-	now := r.now()
+	defer wrap(&err, "record decision %s", decision.DecisionID)
+	now := r.Now()
 	decision = decision.Recordable()
 	if err := decision.Validate(now); err != nil {
-		return false, fmt.Errorf("record decision %s: %w", decision.DecisionID, err)
+		return false, err
 	}
-	err = r.transact(ctx, workspace, func(decisions Decisions, publisher events.EventPublisher) error {
+	err = r.Transact(ctx, workspace, func(decisions Decisions, publisher events.EventPublisher) error {
 		stored, first, err := decisions.Record(ctx, workspace, decision, now)
 		if err != nil {
 			return err
@@ -54,8 +49,5 @@ func (r *RecordDecision) Record(ctx context.Context, workspace uuid.NullUUID,
 			OverrideReason: decision.OverrideReason, DecidedBy: decision.DecidedBy, DecidedAt: decision.DecidedAt,
 		})
 	})
-	if err != nil {
-		return false, fmt.Errorf("record decision %s: %w", decision.DecisionID, err)
-	}
-	return recorded, nil
+	return recorded, err
 }

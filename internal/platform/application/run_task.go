@@ -17,18 +17,13 @@ import (
 type Conclusion func(ctx context.Context, tasks Tasks) error
 
 // RunTask runs a dispatched task step by step. Each step is recorded in its own transaction before the next begins, so
-// a later run continues after it. Between steps the task may be cancelled. Safe for concurrent use.
+// a later run continues after it, and may take StepLimit. Between steps the task may be cancelled. Safe for concurrent
+// use.
 type RunTask struct {
-	transact  UnitOfWork[Tasks]
-	executors Executors
-	stepLimit time.Duration
-	now       func() time.Time
-}
-
-// NewRunTask returns the use case. A step may take stepLimit.
-func NewRunTask(transact UnitOfWork[Tasks], executors Executors, stepLimit time.Duration,
-	now func() time.Time) *RunTask {
-	return &RunTask{transact: transact, executors: executors, stepLimit: stepLimit, now: now}
+	Transact  UnitOfWork[Tasks]
+	Executors Executors
+	StepLimit time.Duration
+	Now       func() time.Time
 }
 
 const (
@@ -49,11 +44,11 @@ func (r *RunTask) Run(ctx context.Context, workspace uuid.NullUUID, id, dispatch
 	run := &run{RunTask: r, workspace: workspace, id: id}
 	task, err := run.write(ctx, func(t *domain.AgentTask) error {
 		if run.number > 0 { // an earlier try began the run, but its answer was lost: that costs no try
-			if err := t.Requeue(run.number, "", r.now()); err != nil && !errors.Is(err, domain.ErrSuperseded) {
+			if err := t.Requeue(run.number, "", r.Now()); err != nil && !errors.Is(err, domain.ErrSuperseded) {
 				return err
 			}
 		}
-		if !t.Start(dispatch, r.now()) {
+		if !t.Start(dispatch, r.Now()) {
 			return errNothingToDo
 		}
 		run.number = t.Run
@@ -68,7 +63,7 @@ func (r *RunTask) Run(ctx context.Context, workspace uuid.NullUUID, id, dispatch
 	if task.Tries > domain.MaxTaskTries {
 		return run.fail(fmt.Sprintf("given up after %d tries; %s", domain.MaxTaskTries, lastFailure(task, dispatch))), nil
 	}
-	executor, known := r.executors[task.Executor]
+	executor, known := r.Executors[task.Executor]
 	if !known {
 		return run.fail(fmt.Sprintf("no worker of this build has an executor %q: deploy one that does, then retry the task",
 			task.Executor)), nil
@@ -100,7 +95,7 @@ type run struct {
 func (r *run) steps(ctx context.Context, executor Executor, task *domain.AgentTask) (Conclusion, error) {
 	for {
 		if task.Cancellation != nil {
-			return r.conclude(func(t *domain.AgentTask) error { return t.Stop(r.number, r.now()) }), nil
+			return r.conclude(func(t *domain.AgentTask) error { return t.Stop(r.number, r.Now()) }), nil
 		}
 		if ctx.Err() != nil {
 			return r.interrupted(ctx, task, context.Cause(ctx))
@@ -109,15 +104,15 @@ func (r *run) steps(ctx context.Context, executor Executor, task *domain.AgentTa
 		if err != nil {
 			return r.interrupted(ctx, task, err)
 		}
-		change := func(t *domain.AgentTask) error { return t.Succeed(r.number, advance.result, r.now()) }
+		change := func(t *domain.AgentTask) error { return t.Succeed(r.number, advance.result, r.Now()) }
 		switch {
 		case advance.gate != "":
 			change = func(t *domain.AgentTask) error {
-				return t.AwaitApproval(r.number, advance.gate, advance.question, r.now())
+				return t.AwaitApproval(r.number, advance.gate, advance.question, r.Now())
 			}
 		case advance.step != "":
 			change = func(t *domain.AgentTask) error {
-				return t.RecordStep(r.number, advance.step, advance.result, r.now())
+				return t.RecordStep(r.number, advance.step, advance.result, r.Now())
 			}
 		}
 		if err := r.check(task, advance, change); err != nil {
@@ -134,14 +129,14 @@ func (r *run) steps(ctx context.Context, executor Executor, task *domain.AgentTa
 
 // advance runs one step of the executor.
 func (r *run) advance(ctx context.Context, executor Executor, task *domain.AgentTask) (Advance, error) {
-	limited, cancel := context.WithTimeout(ctx, r.stepLimit)
+	limited, cancel := context.WithTimeout(ctx, r.StepLimit)
 	defer cancel()
 	advance, err := executor.Advance(limited, Work{
 		Task: task.ID, Conversation: task.Conversation, Workspace: r.workspace, Input: task.Input, Run: r.number, task: task,
 	})
 	switch {
 	case err != nil && limited.Err() != nil && ctx.Err() == nil:
-		err = executorError(fmt.Errorf("the step did not end within %s: %w", r.stepLimit, err))
+		err = executorError(fmt.Errorf("the step did not end within %s: %w", r.StepLimit, err))
 	case err != nil:
 		err = executorError(err)
 	}
@@ -182,12 +177,12 @@ func (r *run) interrupted(ctx context.Context, task *domain.AgentTask, err error
 	case errors.Is(cause, events.ErrLeaseLost):
 		return nil, cause // write nothing: another worker may have the task
 	case errors.Is(cause, events.ErrStopping):
-		_, requeueErr := r.write(ctx, func(t *domain.AgentTask) error { return t.Requeue(r.number, "", r.now()) })
+		_, requeueErr := r.write(ctx, func(t *domain.AgentTask) error { return t.Requeue(r.number, "", r.Now()) })
 		return nil, errors.Join(cause, requeueErr)
 	case terminal(err) || task.Exhausted():
 		return r.fail(err.Error()), nil
 	}
-	_, requeueErr := r.write(ctx, func(t *domain.AgentTask) error { return t.Requeue(r.number, err.Error(), r.now()) })
+	_, requeueErr := r.write(ctx, func(t *domain.AgentTask) error { return t.Requeue(r.number, err.Error(), r.Now()) })
 	return nil, errors.Join(err, requeueErr)
 }
 
@@ -206,7 +201,7 @@ func (r *run) write(ctx context.Context, change func(*domain.AgentTask) error) (
 	defer cancel()
 	pause := recordPause
 	for try := 1; ; try++ {
-		err = r.transact(ctx, r.workspace, func(tasks Tasks, _ events.EventPublisher) error {
+		err = r.Transact(ctx, r.workspace, func(tasks Tasks, _ events.EventPublisher) error {
 			if task, err = tasks.Lock(ctx, r.workspace, r.id); err != nil {
 				return err
 			}
@@ -269,5 +264,5 @@ func (r *run) conclude(change func(*domain.AgentTask) error) Conclusion {
 }
 
 func (r *run) fail(reason string) Conclusion {
-	return r.conclude(func(t *domain.AgentTask) error { return t.Fail(r.number, reason, r.now()) })
+	return r.conclude(func(t *domain.AgentTask) error { return t.Fail(r.number, reason, r.Now()) })
 }

@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,4 +24,11 @@ func publish(ctx context.Context, publisher events.EventPublisher, workspace uui
 	}
 	envelope.WorkspaceID, envelope.OccurredAt = workspace, at
 	return publisher.Publish(ctx, envelope)
+}
+
+// wrap adds the operation to the error that it returned, if any.
+func wrap(err *error, operation string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(operation, args...), *err)
+	}
 }

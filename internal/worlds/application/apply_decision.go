@@ -19,20 +19,13 @@ type CurationRulings interface {
 		at time.Time) (added bool, err error)
 }
 
-// ApplyDecision applies curation decisions to rule candidates. It is built for the transaction of the decision's
-// event. Not safe for concurrent use.
+// ApplyDecision applies curation decisions to rule candidates. It is built for the transaction of the decision's event.
+// Now must have the precision of the database, a microsecond. Not safe for concurrent use.
 type ApplyDecision struct {
-	candidates RuleCandidates
-	rulings    CurationRulings
-	publisher  events.EventPublisher
-	now        func() time.Time
-}
-
-// NewApplyDecision returns the use case for the transaction of candidates, rulings and publisher. Now must have the
-// precision of the database, a microsecond.
-func NewApplyDecision(candidates RuleCandidates, rulings CurationRulings, publisher events.EventPublisher,
-	now func() time.Time) *ApplyDecision {
-	return &ApplyDecision{candidates: candidates, rulings: rulings, publisher: publisher, now: now}
+	Candidates RuleCandidates
+	Rulings    CurationRulings
+	Publisher  events.EventPublisher
+	Now        func() time.Time
 }
 
 // Apply applies decisions in the order of their times and publishes worlds.curation.applied for each. A decision with a
@@ -42,11 +35,11 @@ func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, deci
 	for i, d := range decisions {
 		ids[i] = d.CandidateID
 	}
-	candidates, err := a.candidates.Lock(ctx, workspace, ids...)
+	candidates, err := a.Candidates.Lock(ctx, workspace, ids...)
 	if err != nil {
 		return err
 	}
-	now := a.now()
+	now := a.Now()
 	changed := make(map[uuid.UUID]bool)
 	var applied []events.Envelope
 	for _, d := range slices.SortedFunc(slices.Values(decisions), domain.CurationDecision.Compare) {
@@ -55,7 +48,7 @@ func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, deci
 		if found {
 			ruling = candidate.Decide(d)
 		}
-		added, err := a.rulings.Add(ctx, workspace, d, ruling, now)
+		added, err := a.Rulings.Add(ctx, workspace, d, ruling, now)
 		if err != nil {
 			return err
 		}
@@ -74,12 +67,12 @@ func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, deci
 		applied = append(applied, envelope)
 	}
 	for id := range changed {
-		if err := a.candidates.Save(ctx, workspace, candidates[id], now); err != nil {
+		if err := a.Candidates.Save(ctx, workspace, candidates[id], now); err != nil {
 			return err
 		}
 	}
 	if len(applied) == 0 {
 		return nil
 	}
-	return a.publisher.Publish(ctx, applied...)
+	return a.Publisher.Publish(ctx, applied...)
 }

@@ -2,7 +2,6 @@ package application
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 
@@ -17,21 +16,14 @@ type CardReader interface {
 }
 
 // LookUpCard implements [protocols.CardLookup] for other contexts. Safe for concurrent use.
-type LookUpCard struct{ transact UnitOfWork[CardReader] }
-
-// NewLookUpCard returns the use case.
-func NewLookUpCard(transact UnitOfWork[CardReader]) *LookUpCard {
-	return &LookUpCard{transact: transact}
-}
+type LookUpCard struct{ Transact UnitOfWork[CardReader] }
 
 // LookUpCard implements [protocols.CardLookup].
 func (l *LookUpCard) LookUpCard(ctx context.Context, request protocols.CardRequest) (card protocols.Card, err error) {
-	err = l.transact(ctx, request.Workspace, func(cards CardReader, _ events.EventPublisher) error {
+	defer wrap(&err, "look up card %s", request.CardID)
+	err = l.Transact(ctx, request.Workspace, func(cards CardReader, _ events.EventPublisher) error {
 		card, err = cards.Card(ctx, request.Workspace, request.CardID)
 		return err
 	})
-	if err != nil {
-		return protocols.Card{}, fmt.Errorf("look up card %s: %w", request.CardID, err)
-	}
-	return card, nil
+	return card, err
 }

@@ -27,35 +27,31 @@ type RuleCandidates interface {
 }
 
 // ProposeCandidate proposes a rule or updates its candidate. It is built for the transaction of the event that suggests
-// the rule. Not safe for concurrent use.
+// the rule. Now must have the precision of the database, a microsecond. Not safe for concurrent use.
 type ProposeCandidate struct {
-	candidates RuleCandidates
-	publisher  events.EventPublisher
-	newID      func() uuid.UUID
-	now        func() time.Time
-}
-
-// NewProposeCandidate returns the use case for the transaction of candidates and publisher. Now must have the precision
-// of the database, a microsecond.
-func NewProposeCandidate(candidates RuleCandidates, publisher events.EventPublisher, newID func() uuid.UUID,
-	now func() time.Time) *ProposeCandidate {
-	return &ProposeCandidate{candidates: candidates, publisher: publisher, newID: newID, now: now}
+	Candidates RuleCandidates
+	Publisher  events.EventPublisher
+	NewID      func() uuid.UUID
+	Now        func() time.Time
 }
 
 // Propose stores a candidate for each origin of facts and publishes worlds.rule_candidate.proposed, if there is none
 // yet. Otherwise it updates the candidate if the facts are newer. In any order of facts, and with duplicates, the
 // newest facts win and the event is published once.
 func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID, facts []domain.CandidateFacts) error {
-	now := p.now()
+	now := p.Now()
 	var proposed []events.Envelope
 	for _, f := range domain.NewestFacts(facts) {
-		candidate := domain.ProposeRule(p.newID(), f)
-		added, err := p.candidates.Add(ctx, workspace, candidate, now)
+		candidate := domain.ProposeRule(p.NewID(), f)
+		added, err := p.Candidates.Add(ctx, workspace, candidate, now)
 		if err != nil {
 			return err
 		}
 		if added {
-			envelope, err := proposal(workspace, candidate, now)
+			envelope, err := envelopeOf(contracts.RuleCandidateProposedContract(), contracts.RuleCandidateProposed{
+				CandidateID: candidate.ID, Origin: string(f.Origin), OriginID: f.OriginID, Statement: f.Statement,
+				Occurrences: f.Occurrences, Confidence: f.Confidence, ProposedAt: now,
+			}, workspace, now)
 			if err != nil {
 				return err
 			}
@@ -67,12 +63,12 @@ func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID,
 	if len(proposed) == 0 {
 		return nil
 	}
-	return p.publisher.Publish(ctx, proposed...)
+	return p.Publisher.Publish(ctx, proposed...)
 }
 
 func (p *ProposeCandidate) observe(ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts,
 	now time.Time) error {
-	candidate, found, err := p.candidates.LockOfOrigin(ctx, workspace, facts.Origin, facts.OriginID)
+	candidate, found, err := p.Candidates.LockOfOrigin(ctx, workspace, facts.Origin, facts.OriginID)
 	if err != nil {
 		return err
 	}
@@ -82,12 +78,5 @@ func (p *ProposeCandidate) observe(ctx context.Context, workspace uuid.NullUUID,
 	if !candidate.Observe(facts) {
 		return nil
 	}
-	return p.candidates.Save(ctx, workspace, candidate, now)
-}
-
-func proposal(workspace uuid.NullUUID, c domain.RuleCandidate, now time.Time) (events.Envelope, error) {
-	return envelopeOf(contracts.RuleCandidateProposedContract(), contracts.RuleCandidateProposed{
-		CandidateID: c.ID, Origin: string(c.Origin), OriginID: c.OriginID, Statement: c.Statement,
-		Occurrences: c.Occurrences, Confidence: c.Confidence, ProposedAt: now,
-	}, workspace, now)
+	return p.Candidates.Save(ctx, workspace, candidate, now)
 }

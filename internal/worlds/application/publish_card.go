@@ -3,7 +3,6 @@ package application
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,21 +24,17 @@ type Cards interface {
 // PublishCard publishes a new version of a world model card. The card and its event commit together or not at all. Safe
 // for concurrent use.
 type PublishCard struct {
-	transact UnitOfWork[Cards]
-	now      func() time.Time
-}
-
-// NewPublishCard returns the use case.
-func NewPublishCard(transact UnitOfWork[Cards], now func() time.Time) *PublishCard {
-	return &PublishCard{transact: transact, now: now}
+	Transact UnitOfWork[Cards]
+	Now      func() time.Time
 }
 
 // Publish stores card in workspace under its next version, which it returns, and publishes
 // worlds.world_model_card.published. The error is a [*events.Refusal] if the event is refused.
 func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID,
 	card domain.WorldModelCard) (version int64, err error) {
-	err = p.transact(ctx, workspace, func(cards Cards, publisher events.EventPublisher) error {
-		now := p.now()
+	defer wrap(&err, "publish card %s", card.ID)
+	err = p.Transact(ctx, workspace, func(cards Cards, publisher events.EventPublisher) error {
+		now := p.Now()
 		version, err = cards.ReserveVersion(ctx, workspace, card.ID, now)
 		if err != nil {
 			return err
@@ -55,8 +50,5 @@ func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID,
 		}
 		return cards.Put(ctx, workspace, card.ID, version, envelope.Payload, now)
 	})
-	if err != nil {
-		return 0, fmt.Errorf("publish card %s: %w", card.ID, err)
-	}
-	return version, nil
+	return version, err
 }

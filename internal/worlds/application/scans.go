@@ -2,7 +2,6 @@ package application
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,29 +23,21 @@ type Scans interface {
 
 // ManageScans begins and ends scans. Safe for concurrent use.
 type ManageScans struct {
-	transact UnitOfWork[Scans]
-	newID    func() uuid.UUID
-	now      func() time.Time
-}
-
-// NewManageScans returns the use case.
-func NewManageScans(transact UnitOfWork[Scans], newID func() uuid.UUID, now func() time.Time) *ManageScans {
-	return &ManageScans{transact: transact, newID: newID, now: now}
+	Transact UnitOfWork[Scans]
+	NewID    func() uuid.UUID
+	Now      func() time.Time
 }
 
 // Start begins a scan of subject in workspace and returns its id. It publishes no event.
-func (m *ManageScans) Start(ctx context.Context, workspace uuid.NullUUID, subject string) (uuid.UUID, error) {
-	scan, err := domain.StartScan(m.newID(), subject, m.now())
+func (m *ManageScans) Start(ctx context.Context, workspace uuid.NullUUID, subject string) (id uuid.UUID, err error) {
+	defer wrap(&err, "start a scan of %.200q", subject)
+	scan, err := domain.StartScan(m.NewID(), subject, m.Now())
 	if err != nil {
-		return uuid.Nil, fmt.Errorf("start a scan: %w", err)
+		return uuid.Nil, err
 	}
-	err = m.transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
+	return scan.ID, m.Transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
 		return scans.Add(ctx, workspace, scan)
 	})
-	if err != nil {
-		return uuid.Nil, fmt.Errorf("start a scan of %s: %w", subject, err)
-	}
-	return scan.ID, nil
 }
 
 // Complete ends a running scan and publishes worlds.scan.completed; both commit together or not at all. A second call
@@ -54,12 +45,13 @@ func (m *ManageScans) Start(ctx context.Context, workspace uuid.NullUUID, subjec
 // [domain.ErrScanFailed], or [domain.ErrScanCompleted] for other findings.
 func (m *ManageScans) Complete(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
 	findings domain.Findings) (completed bool, err error) {
-	err = m.transact(ctx, workspace, func(scans Scans, publisher events.EventPublisher) error {
+	defer wrap(&err, "complete scan %s", id)
+	err = m.Transact(ctx, workspace, func(scans Scans, publisher events.EventPublisher) error {
 		scan, err := scans.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
-		now := m.now()
+		now := m.Now()
 		completed, err = scan.Complete(findings, now)
 		if err != nil || !completed {
 			return err
@@ -72,7 +64,7 @@ func (m *ManageScans) Complete(ctx context.Context, workspace uuid.NullUUID, id 
 			Findings: make([]contracts.ScanFinding, len(scan.Findings)),
 		}
 		for i, f := range scan.Findings {
-			payload.Findings[i] = contracts.ScanFinding{Kind: f.Kind, Occurrences: f.Occurrences}
+			payload.Findings[i] = contracts.ScanFinding(f)
 		}
 		envelope, err := envelopeOf(contracts.ScanCompletedContract(), payload, workspace, now)
 		if err != nil {
@@ -80,27 +72,21 @@ func (m *ManageScans) Complete(ctx context.Context, workspace uuid.NullUUID, id 
 		}
 		return publisher.Publish(ctx, envelope)
 	})
-	if err != nil {
-		return false, fmt.Errorf("complete scan %s: %w", id, err)
-	}
-	return completed, nil
+	return completed, err
 }
 
 // Fail ends a running scan with a reason. It publishes no event, because the index of its subject does not change. A
 // failed scan stays as it is. The error is [domain.ErrNoScan] or [domain.ErrScanCompleted].
-func (m *ManageScans) Fail(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, failure string) error {
-	err := m.transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
+func (m *ManageScans) Fail(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, failure string) (err error) {
+	defer wrap(&err, "fail scan %s", id)
+	return m.Transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
 		scan, err := scans.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
-		if changed, err := scan.Fail(failure, m.now()); err != nil || !changed {
+		if changed, err := scan.Fail(failure, m.Now()); err != nil || !changed {
 			return err
 		}
 		return scans.Save(ctx, workspace, scan)
 	})
-	if err != nil {
-		return fmt.Errorf("fail scan %s: %w", id, err)
-	}
-	return nil
 }

@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,4 +20,11 @@ func envelopeOf(contract events.Contract, payload any, workspace uuid.NullUUID, 
 	envelope, err := events.NewEnvelope(contract, payload)
 	envelope.WorkspaceID, envelope.OccurredAt = workspace, at
 	return envelope, err
+}
+
+// wrap adds the operation to the error that it returned, if any.
+func wrap(err *error, operation string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(operation, args...), *err)
+	}
 }
