@@ -2,7 +2,7 @@
 // only one that knows fx.
 //
 //   - worker.go: the fx options of a worker: pools, publishing, consumers, maintenance
-//   - consumers.go, consumers_candidates.go, consumers_tasks.go: the consumers
+//   - consumers.go, consumers_tasks.go: the consumers
 //   - contracts.go: the event contracts of every context
 //   - usecases.go: the use cases with their repositories
 //   - settings.go: the settings, from the environment

@@ -8,12 +8,9 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a curator has decided about a rule candidate. Its target is worlds, which answers each decision with
-// one worlds.curation.applied.
-const (
-	CurationDecidedType    = "platform.curation.decided"
-	CurationDecidedVersion = 1
-)
+// CurationDecidedType is the event that a curator has decided about a rule candidate. Its target is worlds, which
+// answers each decision with one worlds.curation.applied.
+const CurationDecidedType = "platform.curation.decided"
 
 // CurationDecided is a curator's decision about a rule candidate.
 type CurationDecided struct {
@@ -35,7 +32,7 @@ type CurationDecided struct {
 // CurationDecidedContract declares the event.
 func CurationDecidedContract() events.Contract {
 	return events.Contract{
-		Type: CurationDecidedType, Version: CurationDecidedVersion, Source: events.Platform, Target: events.Worlds,
+		Type: CurationDecidedType, Version: 1, Source: events.Platform, Target: events.Worlds,
 		Payload: CurationDecided{
 			DecisionID:  uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e1"),
 			CandidateID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e2"),

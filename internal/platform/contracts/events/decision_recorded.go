@@ -8,11 +8,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a decision about a rule's proposal was recorded.
-const (
-	DecisionRecordedType    = "decision.recorded"
-	DecisionRecordedVersion = 1
-)
+// DecisionRecordedType is the event that a decision about a rule's proposal was recorded.
+const DecisionRecordedType = "decision.recorded"
 
 // DecisionRecorded is a decision about a rule's proposal. It never changes, and may be published more than once.
 type DecisionRecorded struct {
@@ -33,7 +30,7 @@ type DecisionRecorded struct {
 // DecisionRecordedContract declares the event.
 func DecisionRecordedContract() events.Contract {
 	return events.Contract{
-		Type: DecisionRecordedType, Version: DecisionRecordedVersion, Source: events.Platform,
+		Type: DecisionRecordedType, Version: 1, Source: events.Platform,
 		Payload: DecisionRecorded{
 			DecisionID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000d1"), RuleID: "berth-depth", Outcome: "overridden",
 			OverrideReason: "surveyed last week", DecidedBy: "the harbour master",

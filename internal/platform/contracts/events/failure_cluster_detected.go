@@ -8,11 +8,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a failure cluster was detected or has grown, in its first form.
-const (
-	FailureClusterDetectedType    = "platform.failure_cluster.detected"
-	FailureClusterDetectedVersion = 1
-)
+// FailureClusterDetectedType is the event that a failure cluster was detected or has grown, in its first form.
+const FailureClusterDetectedType = "platform.failure_cluster.detected"
 
 // FailureClusterDetected is the current state of a cluster of failures. It has no revision: of two events of a cluster
 // the one with the higher count is newer.
@@ -31,7 +28,7 @@ type FailureClusterDetected struct {
 // fields have other names and types.
 func FailureClusterDetectedContract() events.Contract {
 	return events.Contract{
-		Type: FailureClusterDetectedType, Version: FailureClusterDetectedVersion, Source: events.Platform,
+		Type: FailureClusterDetectedType, Version: 1, Source: events.Platform,
 		Payload: FailureClusterDetected{
 			ClusterID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000f1"), Signature: "loader/fetch: Timeout", Count: 20,
 			Example: "no answer within 5 s",

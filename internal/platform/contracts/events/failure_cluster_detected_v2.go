@@ -8,11 +8,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a failure cluster was detected or has grown.
-const (
-	FailureClusterDetectedV2Type    = "platform.failure_cluster.detected.v2"
-	FailureClusterDetectedV2Version = 1
-)
+// FailureClusterDetectedV2Type is the event that a failure cluster was detected or has grown.
+const FailureClusterDetectedV2Type = "platform.failure_cluster.detected.v2"
 
 // FailureClusterDetectedV2 is the current state of a cluster of failures.
 type FailureClusterDetectedV2 struct {
@@ -55,7 +52,7 @@ type ClusterFailures struct {
 // FailureClusterDetectedV2Contract declares the event.
 func FailureClusterDetectedV2Contract() events.Contract {
 	return events.Contract{
-		Type: FailureClusterDetectedV2Type, Version: FailureClusterDetectedV2Version, Source: events.Platform,
+		Type: FailureClusterDetectedV2Type, Version: 1, Source: events.Platform,
 		Payload: FailureClusterDetectedV2{
 			ClusterID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000f1"), Revision: 2,
 			Signature: FailureSignature{Component: "loader", Operation: "fetch", ErrorClass: "Timeout"},

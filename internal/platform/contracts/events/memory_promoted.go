@@ -8,11 +8,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a memory of agents was promoted.
-const (
-	MemoryPromotedType    = "platform.memory.promoted"
-	MemoryPromotedVersion = 1
-)
+// MemoryPromotedType is the event that a memory of agents was promoted.
+const MemoryPromotedType = "platform.memory.promoted"
 
 // MemoryPromoted is something that agents have learned and that others may use.
 type MemoryPromoted struct {
@@ -33,7 +30,7 @@ type MemoryPromoted struct {
 // MemoryPromotedContract declares the event.
 func MemoryPromotedContract() events.Contract {
 	return events.Contract{
-		Type: MemoryPromotedType, Version: MemoryPromotedVersion, Source: events.Platform,
+		Type: MemoryPromotedType, Version: 1, Source: events.Platform,
 		Payload: MemoryPromoted{
 			MemoryID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000a1"), Version: 3, Scope: "workspace",
 			Statement: "Ask a person before a card is deleted.", Observations: 2,

@@ -33,19 +33,12 @@ func AgentTaskRunner(run *application.RunTask, tasks func(events.Tx) application
 		}
 		conclude, err := run.Run(ctx, e.WorkspaceID, dispatched.AgentTaskID, e.EventID)
 		if errors.Is(err, application.ErrNoTask) { // not published together with its task
-			return nil, events.Terminal(fmt.Errorf("agent task %s, %s: %w: publish the event with p_workspace_id of its task",
-				dispatched.AgentTaskID, workspaceText(e.WorkspaceID), err))
+			return nil, events.Terminal(fmt.Errorf("agent task %s: %w: publish the event with p_workspace_id of its task",
+				dispatched.AgentTaskID, err))
 		}
 		if err != nil || conclude == nil {
 			return nil, err
 		}
 		return func(ctx context.Context, tx events.Tx) error { return conclude(ctx, tasks(tx)) }, nil
 	})
-}
-
-func workspaceText(workspace uuid.NullUUID) string {
-	if !workspace.Valid {
-		return "no workspace"
-	}
-	return "workspace " + workspace.UUID.String()
 }

@@ -42,18 +42,18 @@ func CurationOutcomeRecorder(decisions CurationDecisions) events.EventHandler {
 		return ruling, ruling.Validate()
 	}, func(ctx context.Context, workspace uuid.NullUUID, ruling domain.CurationRuling) error {
 		decision, found, err := decisions.Lock(ctx, workspace, ruling.DecisionID)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if !found {
+		case !found:
 			return events.Terminal(fmt.Errorf("decision %s is not in platform.curation_decisions of this workspace: store "+
 				"the decision in the transaction that publishes it", ruling.DecisionID))
 		}
 		decision, changed, err := decision.Settle(ruling)
-		if err != nil {
+		switch {
+		case err != nil:
 			return events.Terminal(err)
-		}
-		if !changed {
+		case !changed:
 			return nil
 		}
 		return decisions.Save(ctx, workspace, decision)

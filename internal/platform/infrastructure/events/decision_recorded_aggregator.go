@@ -22,20 +22,16 @@ type DecisionRecordedEvent struct {
 	DecidedAt      time.Time `json:"decided_at"`
 }
 
-// OverridePatterns is where the aggregator writes.
-type OverridePatterns interface {
-	// Count adds rulings to the patterns of their rules, except those that were counted before.
-	Count(ctx context.Context, workspace uuid.NullUUID, rulings []domain.Ruling) error
-}
-
 // DecisionRecordedAggregator counts recorded decisions in override patterns. It handles batches, because many decisions
-// are about few rules and would write the same rows one by one.
-func DecisionRecordedAggregator(patterns OverridePatterns) events.BatchHandler {
+// are about few rules and would write the same rows one by one. Count omits those that were counted before.
+func DecisionRecordedAggregator(
+	count func(context.Context, uuid.NullUUID, []domain.Ruling) error,
+) events.BatchHandler {
 	return events.BatchHandlerOf(func(e events.Envelope, recorded DecisionRecordedEvent) (domain.Ruling, error) {
 		ruling := domain.Ruling{
 			DecisionID: recorded.DecisionID, RuleID: recorded.RuleID, Outcome: domain.Outcome(recorded.Outcome),
 			OverrideReason: recorded.OverrideReason, DecidedAt: recorded.DecidedAt,
 		}
 		return ruling, ruling.Validate(e.OccurredAt)
-	}, patterns.Count)
+	}, count)
 }

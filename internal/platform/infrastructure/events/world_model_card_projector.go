@@ -19,17 +19,14 @@ type WorldModelCardPublishedEvent struct {
 	Title   string `json:"title"`
 }
 
-// SystemCards is where the projector writes.
-type SystemCards interface {
-	// Project stores card, unless the same or a higher version is stored already.
-	Project(ctx context.Context, workspace uuid.NullUUID, card domain.SystemCard) error
-}
-
-// WorldModelCardProjector projects world model cards into system cards. The snapshot is the payload.
-func WorldModelCardProjector(cards SystemCards) events.EventHandler {
+// WorldModelCardProjector projects world model cards into system cards. The snapshot is the payload. Project stores a
+// card, unless the same or a higher version is stored already.
+func WorldModelCardProjector(
+	project func(context.Context, uuid.NullUUID, domain.SystemCard) error,
+) events.EventHandler {
 	return events.HandlerOf(func(e events.Envelope, published WorldModelCardPublishedEvent) (domain.SystemCard, error) {
 		card := domain.SystemCard{CardID: published.CardID, Version: published.Version, Title: published.Title,
 			Snapshot: e.Payload}
 		return card, card.Validate()
-	}, cards.Project)
+	}, project)
 }

@@ -8,11 +8,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that reports the outcome of a curation decision to platform.
-const (
-	CurationAppliedType    = "worlds.curation.applied"
-	CurationAppliedVersion = 1
-)
+// CurationAppliedType is the event that reports the outcome of a curation decision to platform.
+const CurationAppliedType = "worlds.curation.applied"
 
 // CurationApplied is the outcome of a curation decision. There is one for each decision.
 type CurationApplied struct {
@@ -31,7 +28,7 @@ type CurationApplied struct {
 // CurationAppliedContract declares the event.
 func CurationAppliedContract() events.Contract {
 	return events.Contract{
-		Type: CurationAppliedType, Version: CurationAppliedVersion, Source: events.Worlds, Target: events.Platform,
+		Type: CurationAppliedType, Version: 1, Source: events.Worlds, Target: events.Platform,
 		Payload: CurationApplied{
 			DecisionID:  uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e1"),
 			CandidateID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e2"),

@@ -8,11 +8,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a rule candidate waits for a decision.
-const (
-	RuleCandidateProposedType    = "worlds.rule_candidate.proposed"
-	RuleCandidateProposedVersion = 1
-)
+// RuleCandidateProposedType is the event that a rule candidate waits for a decision.
+const RuleCandidateProposedType = "worlds.rule_candidate.proposed"
 
 // RuleCandidateProposed is a rule candidate as it was first proposed. There is one for each candidate.
 type RuleCandidateProposed struct {
@@ -35,7 +32,7 @@ type RuleCandidateProposed struct {
 // RuleCandidateProposedContract declares the event. No handler consumes it.
 func RuleCandidateProposedContract() events.Contract {
 	return events.Contract{
-		Type: RuleCandidateProposedType, Version: RuleCandidateProposedVersion, Source: events.Worlds,
+		Type: RuleCandidateProposedType, Version: 1, Source: events.Worlds,
 		Payload: RuleCandidateProposed{
 			CandidateID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e2"), Origin: "memory",
 			OriginID:  uuid.MustParse("01936e5c-7d00-7000-8000-0000000000a1"),

@@ -8,11 +8,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a scan is completed.
-const (
-	ScanCompletedType    = "worlds.scan.completed"
-	ScanCompletedVersion = 1
-)
+// ScanCompletedType is the event that a scan is completed.
+const ScanCompletedType = "worlds.scan.completed"
 
 // ScanCompleted is a completed scan and what it found.
 type ScanCompleted struct {
@@ -40,7 +37,7 @@ type ScanFinding struct {
 // ScanCompletedContract declares the event.
 func ScanCompletedContract() events.Contract {
 	return events.Contract{
-		Type: ScanCompletedType, Version: ScanCompletedVersion, Source: events.Worlds, Target: events.Worlds,
+		Type: ScanCompletedType, Version: 1, Source: events.Worlds, Target: events.Worlds,
 		Payload: ScanCompleted{
 			ScanID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000c1"), Subject: "card:harbour-veyra",
 			StartedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), FinishedAt: time.Date(2026, 3, 1, 12, 4, 30, 0, time.UTC),

@@ -6,11 +6,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a world model card has a new version.
-const (
-	WorldModelCardPublishedType    = "worlds.world_model_card.published"
-	WorldModelCardPublishedVersion = 1
-)
+// WorldModelCardPublishedType is the event that a world model card has a new version.
+const WorldModelCardPublishedType = "worlds.world_model_card.published"
 
 // WorldModelCardPublished is the new version of a world model card.
 type WorldModelCardPublished struct {
@@ -29,7 +26,7 @@ type WorldModelCardPublished struct {
 // WorldModelCardPublishedContract declares the event.
 func WorldModelCardPublishedContract() events.Contract {
 	return events.Contract{
-		Type: WorldModelCardPublishedType, Version: WorldModelCardPublishedVersion, Source: events.Worlds,
+		Type: WorldModelCardPublishedType, Version: 1, Source: events.Worlds,
 		Payload: WorldModelCardPublished{
 			CardID: "harbour-veyra", Version: 3, Title: "The Harbour of Veyra",
 			Summary: "A deep-water harbour with forty berths.", Attributes: json.RawMessage(`{"berths": 40, "tidal": true}`),

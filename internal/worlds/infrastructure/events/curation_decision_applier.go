@@ -1,12 +1,12 @@
 package events
 
 import (
-	"context"
 	"time"
 
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
+	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/domain"
 )
 
@@ -21,16 +21,10 @@ type CurationDecidedEvent struct {
 	DecidedAt   time.Time `json:"decided_at"`
 }
 
-// DecisionApplier applies decisions.
-type DecisionApplier interface {
-	// Apply decides each decision once, changes its candidate, and publishes the outcome.
-	Apply(ctx context.Context, workspace uuid.NullUUID, decisions []domain.CurationDecision) error
-}
-
 // CurationDecisionApplier applies curation decisions to rule candidates. A decision that cannot be applied is an
 // outcome, not an error. It handles batches: with one call per event, two batches could wait for each other's
 // candidates.
-func CurationDecisionApplier(decisions DecisionApplier) events.BatchHandler {
+func CurationDecisionApplier(decisions *application.ApplyDecision) events.BatchHandler {
 	return events.BatchHandlerOf(func(e events.Envelope, decided CurationDecidedEvent) (domain.CurationDecision, error) {
 		decision := domain.CurationDecision{
 			ID: decided.DecisionID, CandidateID: decided.CandidateID, Verdict: domain.CurationVerdict(decided.Verdict),

@@ -1,13 +1,13 @@
 package events
 
 import (
-	"context"
 	"errors"
-	"fmt"
 
 	"github.com/google/uuid"
 
+	"spectral/internal/core/check"
 	"spectral/internal/core/events"
+	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/domain"
 )
 
@@ -38,41 +38,30 @@ type FailureClusterDetectedV2Event struct {
 	} `json:"failures"`
 }
 
-// CandidateProposer makes candidates. It takes the facts of a batch at once: with one call per event, two batches could
-// wait for each other's candidates.
-type CandidateProposer interface {
-	// Propose stores a candidate for each origin of facts, or updates it if the facts are newer.
-	Propose(ctx context.Context, workspace uuid.NullUUID, facts []domain.CandidateFacts) error
-}
-
 // FailureClusterCandidateProposer proposes rules against the failures of clusters, from version 1 of the event. Version
-// 1 has no revision, so it never changes a candidate that version 2 has updated.
-func FailureClusterCandidateProposer(candidates CandidateProposer) events.BatchHandler {
+// 1 has no revision, so it never changes a candidate that version 2 has updated. It proposes the facts of a batch at
+// once: with one call per event, two batches could wait for each other's candidates.
+func FailureClusterCandidateProposer(candidates *application.ProposeCandidate) events.BatchHandler {
 	return events.BatchHandlerOf(func(_ events.Envelope, d FailureClusterDetectedEvent) (domain.CandidateFacts, error) {
 		return domain.ClusterFacts(d.ClusterID, 0, d.Signature, d.Count, 1) // version 1 has no kinds
 	}, candidates.Propose)
 }
 
 // FailureClusterV2CandidateProposer proposes rules against the failures of clusters, from version 2 of the event.
-func FailureClusterV2CandidateProposer(candidates CandidateProposer) events.BatchHandler {
+func FailureClusterV2CandidateProposer(candidates *application.ProposeCandidate) events.BatchHandler {
 	return events.BatchHandlerOf(func(_ events.Envelope, d FailureClusterDetectedV2Event) (domain.CandidateFacts, error) {
-		if d.Revision < 1 {
-			return domain.CandidateFacts{}, fmt.Errorf("revision is %d, must be at least 1", d.Revision)
-		}
-		s := d.Signature
-		if s.Component == "" || s.Operation == "" || s.ErrorClass == "" {
-			return domain.CandidateFacts{}, errors.New("signature needs component, operation and error_class")
-		}
 		counts := make([]int64, len(d.Failures))
 		for i, f := range d.Failures {
 			counts[i] = f.Count
 		}
 		failures, err := domain.SumOf(counts)
-		if err != nil {
-			return domain.CandidateFacts{}, err
+		s := d.Signature
+		if s.Component == "" || s.Operation == "" || s.ErrorClass == "" {
+			err = errors.Join(err, errors.New("signature needs component, operation and error_class"))
 		}
 		// the form of version 1, so both versions lead to the same statement
 		signature := s.Component + "/" + s.Operation + ": " + s.ErrorClass
-		return domain.ClusterFacts(d.ClusterID, d.Revision, signature, failures, int64(len(counts)))
+		facts, invalid := domain.ClusterFacts(d.ClusterID, d.Revision, signature, failures, int64(len(counts)))
+		return facts, errors.Join(err, check.AtLeast("revision", d.Revision, 1), invalid)
 	}, candidates.Propose)
 }

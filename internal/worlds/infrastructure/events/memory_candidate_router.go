@@ -4,6 +4,7 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
+	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/domain"
 )
 
@@ -19,7 +20,7 @@ type MemoryPromotedEvent struct {
 }
 
 // MemoryCandidateRouter routes promoted memories to rule candidates.
-func MemoryCandidateRouter(candidates CandidateProposer) events.BatchHandler {
+func MemoryCandidateRouter(candidates *application.ProposeCandidate) events.BatchHandler {
 	return events.BatchHandlerOf(func(_ events.Envelope, p MemoryPromotedEvent) (domain.CandidateFacts, error) {
 		return domain.MemoryFacts(p.MemoryID, p.Version, p.Statement, p.Observations)
 	}, candidates.Propose)

@@ -2,11 +2,12 @@ package events
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
 
+	"spectral/internal/core/check"
 	"spectral/internal/core/events"
 	"spectral/internal/worlds/domain"
 )
@@ -22,23 +23,15 @@ type DecisionRecordedEvent struct {
 	DecidedAt  time.Time `json:"decided_at"`
 }
 
-// RuleHealth is where the recorder writes.
-type RuleHealth interface {
-	// Count adds decisions to the health of their rules, except those that were counted before.
-	Count(ctx context.Context, workspace uuid.NullUUID, decisions []domain.RuleDecision) error
-}
-
 // RuleHealthRecorder counts the decisions about rules' proposals. It handles batches, because many decisions are about
-// few rules and would write the same rows one by one.
-func RuleHealthRecorder(health RuleHealth) events.BatchHandler {
+// few rules and would write the same rows one by one. Count omits those that were counted before.
+func RuleHealthRecorder(count func(context.Context, uuid.NullUUID, []domain.RuleDecision) error) events.BatchHandler {
 	return events.BatchHandlerOf(func(e events.Envelope, recorded DecisionRecordedEvent) (domain.RuleDecision, error) {
-		if recorded.Outcome != "followed" && recorded.Outcome != "overridden" {
-			return domain.RuleDecision{}, fmt.Errorf("outcome is %.40q, must be followed or overridden", recorded.Outcome)
-		}
 		decision := domain.RuleDecision{
 			DecisionID: recorded.DecisionID, RuleID: recorded.RuleID, Overridden: recorded.Outcome == "overridden",
 			DecidedAt: recorded.DecidedAt,
 		}
-		return decision, decision.Validate(e.OccurredAt)
-	}, health.Count)
+		return decision, errors.Join(check.OneOf("outcome", recorded.Outcome, "followed", "overridden"),
+			decision.Validate(e.OccurredAt))
+	}, count)
 }

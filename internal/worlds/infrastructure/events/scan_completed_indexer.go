@@ -22,18 +22,13 @@ type ScanCompletedEvent struct {
 	Findings   []domain.Finding `json:"findings"`
 }
 
-// ScanIndex is where the indexer writes.
-type ScanIndex interface {
-	// Put indexes scan, unless the same or a later scan of its subject is indexed already.
-	Put(ctx context.Context, workspace uuid.NullUUID, scan domain.IndexedScan) error
-}
-
-// ScanCompletedIndexer indexes the last completed scan of each subject.
-func ScanCompletedIndexer(index ScanIndex) events.EventHandler {
+// ScanCompletedIndexer indexes the last completed scan of each subject. Put ignores a scan if the same or a later one
+// of its subject is indexed already.
+func ScanCompletedIndexer(put func(context.Context, uuid.NullUUID, domain.IndexedScan) error) events.EventHandler {
 	return events.HandlerOf(func(e events.Envelope, completed ScanCompletedEvent) (domain.IndexedScan, error) {
 		findings, err := domain.NewFindings(completed.Findings...)
 		scan := domain.IndexedScan{ScanID: completed.ScanID, Subject: completed.Subject, FinishedAt: completed.FinishedAt,
 			Findings: findings}
 		return scan, errors.Join(scan.Validate(e.OccurredAt), err)
-	}, index.Put)
+	}, put)
 }
