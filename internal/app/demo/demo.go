@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/app"
@@ -55,7 +54,6 @@ type Demo struct {
 }
 
 const (
-	redrawEvery = time.Second
 	reportEvery = 2 * time.Second
 	pollEvery   = 250 * time.Millisecond
 	// arriveWithin is how long Run waits for another event to settle, after the last one was published.
@@ -67,10 +65,9 @@ var ErrNotAllArrived = errors.New("not every card arrived")
 
 // run is the state of one run. It has a new workspace, so its cards are new too.
 type run struct {
-	Demo
+	*Stage
+	demo      Demo
 	options   Options
-	workspace uuid.NullUUID
-	since     uuid.UUID
 	started   time.Time
 	refused   int
 	versions  map[string]int64 // published, by card id
@@ -82,14 +79,7 @@ func (d Demo) Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	since, err := uuid.NewV7()
-	if err != nil {
-		return err
-	}
-	r := &run{
-		Demo: d, options: o, workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, since: since,
-		started: time.Now(), versions: make(map[string]int64),
-	}
+	r := &run{Stage: d.stage(), demo: d, options: o, started: time.Now(), versions: make(map[string]int64)}
 	alive := context.WithoutCancel(ctx) // ctx ends the publishing; the published cards still arrive
 	publishing, end := context.WithCancel(ctx)
 	defer end()
@@ -171,7 +161,7 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 	err := c.err
 	if err == nil {
 		var version int64
-		if version, err = r.Publish.Publish(ctx, r.workspace, c.WorldModelCard); err == nil {
+		if version, err = r.demo.Publish.Publish(ctx, r.Workspace, c.WorldModelCard); err == nil {
 			r.published.Add(1)
 			r.versions[c.ID] = version
 			return nil
@@ -184,12 +174,12 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 		return err
 	}
 	r.refused++
-	_, err = fmt.Fprintf(r.Err, "line %d refused: %s\n", c.line, strings.ReplaceAll(err.Error(), "\n", ", "))
+	_, err = fmt.Fprintf(r.demo.Err, "line %d refused: %s\n", c.line, strings.ReplaceAll(err.Error(), "\n", ", "))
 	return err
 }
 
 func (r *run) progress(ctx context.Context) (operator.Progress, error) {
-	return operator.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
+	return operator.ReadProgress(ctx, r.Pool, r.Workspace.UUID, r.since)
 }
 
 // awaitSettled waits until all published events have settled, or none has for arriveWithin.
@@ -211,11 +201,7 @@ func (r *run) awaitSettled(ctx context.Context) (operator.Progress, error) {
 
 // report shows the progress until ctx ends. It returns errors of writing; an error of reading skips one report.
 func (r *run) report(ctx context.Context) error {
-	every := reportEvery
-	if r.options.Width > 0 {
-		every = redrawEvery
-	}
-	due := time.NewTicker(every)
+	due := time.NewTicker(reportEvery)
 	defer due.Stop()
 	for {
 		select {
@@ -236,17 +222,13 @@ func (r *run) report(ctx context.Context) error {
 		} else {
 			line += "\n"
 		}
-		if _, err := io.WriteString(r.Out, line); err != nil {
+		if _, err := io.WriteString(r.out, line); err != nil {
 			return err
 		}
 	}
 }
 
 const redraw = "\r\x1b[K" // returns to the start of the terminal's line and clears it
-
-func (r *run) latestCard(ctx context.Context) (domain.SystemCard, error) {
-	return latestCard(ctx, r.UnitOfWork, r.workspace)
-}
 
 // describe returns one line about a card, or nothing for the zero card.
 func describe(card domain.SystemCard) string {
@@ -256,33 +238,13 @@ func describe(card domain.SystemCard) string {
 	return fmt.Sprintf("%s v%d %q", card.CardID, card.Version, card.Title)
 }
 
-// inContext returns the result of read, which it calls in a transaction of a context.
-func inContext[T any](ctx context.Context, u *publish.UnitOfWork, scope events.Scope, workspace uuid.NullUUID,
-	read func(events.Tx) (T, error)) (value T, err error) {
-	err = u.Do(ctx, scope, workspace, func(tx events.Tx, _ events.PublisherFor) error {
-		value, err = read(tx)
-		return err
-	})
-	return value, err
-}
-
-func latestCard(ctx context.Context, u *publish.UnitOfWork, workspace uuid.NullUUID) (domain.SystemCard, error) {
-	return inContext(ctx, u, events.Platform, workspace, func(tx events.Tx) (domain.SystemCard, error) {
-		return platformpg.NewSystemCards(tx).Latest(ctx, workspace)
-	})
-}
-
 // totals writes the last lines: what was published and delivered, and which cards platform has.
 func (r *run) totals(ctx context.Context, p operator.Progress) error {
-	versions := func(tx events.Tx) (map[string]int64, error) {
-		return platformpg.NewSystemCards(tx).Versions(ctx, r.workspace)
-	}
-	arrived, err := inContext(ctx, r.UnitOfWork, events.Platform, r.workspace, versions)
-	if err != nil {
-		return err
-	}
-	card, err := r.latestCard(ctx)
-	if err != nil {
+	arrived, err := inContext(ctx, r.Stage, events.Platform, func(tx events.Tx) (map[string]int64, error) {
+		return platformpg.NewSystemCards(tx).Versions(ctx, r.Workspace)
+	})
+	card, cardErr := r.latestCard(ctx)
+	if err := errors.Join(err, cardErr); err != nil {
 		return err
 	}
 	current := 0
@@ -311,7 +273,7 @@ latency    p50 %s, p99 %s from publication to the handled event, by the database
 	} else if published == 0 && r.options.Input != nil {
 		fmt.Fprintln(&out, "the input had no cards")
 	}
-	if _, err := io.WriteString(r.Out, out.String()); err != nil {
+	if _, err := io.WriteString(r.out, out.String()); err != nil {
 		return err
 	}
 	switch {

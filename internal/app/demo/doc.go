@@ -5,8 +5,8 @@
 //   - demo.go: publishes cards, and reports the progress and the totals
 //   - cards.go: the cards, made up or read from the input
 //   - flows.go: runs flows, and waits for their events
-//   - flow_cards.go, flow_clusters.go, flow_curation.go, flow_decisions.go, flow_memories.go, flow_scans.go,
-//     flow_targets.go, flow_tasks.go: one flow each
+//   - flows_cards.go: the flows of cards, scans and tasks
+//   - flows_rules.go: the flows of decisions, failure clusters, memories and curation
 //
 // It uses the parts of a worker process and adds none.
 package demo

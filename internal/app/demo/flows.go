@@ -14,28 +14,33 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
+	"spectral/internal/platform/domain"
+	platformpg "spectral/internal/platform/infrastructure/postgres"
 )
 
 // Flow is one path of events through the product, from a change in one context to its effects in others.
 type Flow struct {
 	Name  string // its name on the command line
 	About string // one line
-	Run   func(context.Context, *Stage) error
+	Run   func(*Stage, context.Context) error
 }
 
 // Flows returns all flows, in the order in which the demo runs them.
 func Flows() []Flow {
 	return []Flow{
-		cardFlow(),
-		targetFlow(),
-		decisionFlow(),
-		scanFlow(),
-		clusterFlow(),
-		memoryFlow(),
-		curationFlow(),
-		taskFlow(),
+		{"cards", "worlds publishes a world model card, platform projects it into a system card", (*Stage).cards},
+		{"targets", "an event for every context, one for platform, and one for a context without a handler", (*Stage).targets},
+		{"decisions", "platform records decisions about a rule's proposals, and both contexts count them", (*Stage).decisions},
+		{"scans", "worlds scans a card, and indexes the findings of the completed scan", (*Stage).scans},
+		{"clusters", "platform detects a failure cluster, worlds proposes a rule (both versions)", (*Stage).clusters},
+		{"memories", "platform promotes a memory, worlds routes it to a rule candidate", (*Stage).memories},
+		{"curation", "platform decides on rule candidates of worlds, and records the outcome that worlds reports",
+			(*Stage).curation},
+		{"tasks", "an agent of platform reads a card from worlds, and delivers a briefing when a person approves",
+			(*Stage).tasks},
 	}
 }
 
@@ -45,17 +50,17 @@ func ChooseFlows(names []string) ([]Flow, error) {
 	if len(names) == 0 {
 		return all, nil
 	}
-	var known []string
-	for _, f := range all {
-		known = append(known, f.Name)
+	known := make([]string, len(all))
+	for i, f := range all {
+		known[i] = f.Name
 	}
-	var chosen []Flow
-	for _, name := range names {
-		i := slices.Index(known, name)
-		if i < 0 {
+	chosen := make([]Flow, len(names))
+	for i, name := range names {
+		at := slices.Index(known, name)
+		if at < 0 {
 			return nil, fmt.Errorf("there is no flow %.40q: choose among %s", name, strings.Join(known, ", "))
 		}
-		chosen = append(chosen, all[i])
+		chosen[i] = all[at]
 	}
 	return chosen, nil
 }
@@ -77,22 +82,22 @@ var ErrFlowFailed = errors.New("the flow did not end as it should")
 // RunFlows runs flows one after another and stops at the first that fails.
 func (d Demo) RunFlows(ctx context.Context, flows []Flow) error {
 	for _, flow := range flows {
-		since, err := uuid.NewV7()
-		if err != nil {
-			return err
-		}
-		stage := &Stage{
-			UnitOfWork: d.UnitOfWork, Pool: d.Pool, since: since, out: d.Out,
-			Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true},
-		}
+		stage := d.stage()
 		if _, err := fmt.Fprintf(d.Out, "%s: %s\n", flow.Name, flow.About); err != nil {
 			return err
 		}
-		if err := errors.Join(flow.Run(ctx, stage), stage.err); err != nil {
+		if err := errors.Join(flow.Run(stage, ctx), stage.err); err != nil {
 			return fmt.Errorf("flow %s: %w", flow.Name, err)
 		}
 	}
 	return nil
+}
+
+func (d Demo) stage() *Stage {
+	return &Stage{
+		UnitOfWork: d.UnitOfWork, Pool: d.Pool, out: d.Out, since: uuid.Must(uuid.NewV7()),
+		Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true},
+	}
 }
 
 // Say writes a line about what was done or seen. If that fails, the flow fails when it has ended.
@@ -100,6 +105,23 @@ func (s *Stage) Say(format string, args ...any) {
 	if _, err := fmt.Fprintf(s.out, "  "+format+"\n", args...); err != nil {
 		s.err = err
 	}
+}
+
+// inContext returns the result of read, which it calls in a transaction of a context.
+func inContext[T any](ctx context.Context, s *Stage, scope events.Scope,
+	read func(events.Tx) (T, error)) (value T, err error) {
+	err = s.UnitOfWork.Do(ctx, scope, s.Workspace, func(tx events.Tx, _ events.PublisherFor) error {
+		value, err = read(tx)
+		return err
+	})
+	return value, err
+}
+
+// latestCard returns the card that platform projected last.
+func (s *Stage) latestCard(ctx context.Context) (domain.SystemCard, error) {
+	return inContext(ctx, s, events.Platform, func(tx events.Tx) (domain.SystemCard, error) {
+		return platformpg.NewSystemCards(tx).Latest(ctx, s.Workspace)
+	})
 }
 
 // Await polls until done returns true. If that takes too long, the error names what.
