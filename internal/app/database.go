@@ -50,10 +50,10 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 		return checkMigrated(ctx, conn, pgtx.WorkerRole)
 	}
 	err := inspect(ctx, EnvDatabaseURL, s.DatabaseURL, check)
-	if err == nil && s.PoolURL != s.DatabaseURL {
-		err = inspect(ctx, EnvPoolURL, s.PoolURL, check)
+	if err != nil || s.PoolURL == s.DatabaseURL {
+		return err
 	}
-	return err
+	return inspect(ctx, EnvPoolURL, s.PoolURL, check)
 }
 
 // inspect connects to url, the value of an environment variable, and calls checkConn.
@@ -63,10 +63,9 @@ func inspect(ctx context.Context, variable, url string, check func(context.Conte
 		return settingsError("%s: %w", variable, oneLine(err))
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may keep no prepared statements
-	err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
+	if err := withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
 		return checkConn(ctx, conn, check)
-	})
-	if err != nil {
+	}); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
 	return nil
@@ -112,8 +111,7 @@ func CheckDrainable(ctx context.Context, s Settings) error {
 	}
 }
 
-// CheckOperator returns in one line why the login of url cannot act as an operator, and what to do: the database cannot
-// be reached, is too old or not migrated, or the login may not.
+// CheckOperator is [CheckDatabase] for the login of an operator.
 func CheckOperator(ctx context.Context, url string) error {
 	return inspect(ctx, EnvDatabaseURL, url, checkOperator)
 }
@@ -209,12 +207,11 @@ func connectCause(err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pg.Code {
 		case pgerrcode.InvalidPassword, pgerrcode.InvalidAuthorizationSpecification:
-			return fmt.Errorf("%s; check the user and password in the URL", pg.Message)
+			return errors.New(pg.Message + "; check the user and password in the URL")
 		case pgerrcode.InvalidCatalogName:
-			return fmt.Errorf("%s; check the database name in the URL", pg.Message)
-		default:
-			return fmt.Errorf("%s (SQLSTATE %s)", pg.Message, pg.Code)
+			return errors.New(pg.Message + "; check the database name in the URL")
 		}
+		return fmt.Errorf("%s (SQLSTATE %s)", pg.Message, pg.Code)
 	}
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	return fmt.Errorf("%s; check the URL and that the server runs", strings.TrimSpace(lines[len(lines)-1]))
@@ -286,12 +283,11 @@ select exists (select from tables where name = $1), exists (select from tables w
 	var applied int64
 	newest := "select coalesce(max(version_id) filter (where is_applied), 0) from " + versionTable
 	err = conn.QueryRow(ctx, newest).Scan(&applied)
-	switch {
+	switch latest := LatestMigration(); {
 	case err != nil:
 		return fmt.Errorf("read %s: %w", versionTable, oneLine(err))
-	case applied < LatestMigration():
-		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`",
-			applied, LatestMigration())
+	case applied < latest:
+		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`", applied, latest)
 	}
 	return checkEdition(edition)
 }

@@ -53,10 +53,9 @@ func (h traceFields) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-func (h traceFields) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return traceFields{h.Handler.WithAttrs(attrs)}
+func (h traceFields) WithAttrs(a []slog.Attr) slog.Handler {
+	return traceFields{h.Handler.WithAttrs(a)}
 }
-
 func (h traceFields) WithGroup(name string) slog.Handler {
 	return traceFields{h.Handler.WithGroup(name)}
 }

@@ -102,13 +102,11 @@ func prepareDatabase(ctx context.Context, config *pgx.ConnConfig) error {
 			return nil
 		}
 		_, err = conn.Exec(ctx, "create schema if not exists "+versionSchema)
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.UniqueViolation {
-			return nil // another migrator has just created it
+		pg, ok := errors.AsType[*pgconn.PgError](err)
+		if err == nil || ok && pg.Code == pgerrcode.UniqueViolation { // another migrator has just created it
+			return nil
 		}
-		if err != nil {
-			return migrationError(fmt.Errorf("create schema %s: %w", versionSchema, oneLine(err)))
-		}
-		return nil
+		return migrationError(fmt.Errorf("create schema %s: %w", versionSchema, oneLine(err)))
 	})
 }
 
@@ -180,10 +178,7 @@ func (m *Migrator) Down(ctx context.Context, step int64) (result *goose.Migratio
 		result, err = m.provider.Down(ctx)
 		return err
 	})
-	if err != nil {
-		return nil, migrationError(err)
-	}
-	return result, nil
+	return result, migrationError(err)
 }
 
 // Status lists every step and whether it is applied.
@@ -216,6 +211,9 @@ var alreadyThere = []string{pgerrcode.DuplicateSchema, pgerrcode.DuplicateTable,
 
 // migrationError says which step failed and what to do; the steps before it stay applied.
 func migrationError(err error) error {
+	if err == nil {
+		return nil
+	}
 	if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
 		err = fmt.Errorf("migration %s failed, the ones before it stay applied: %w", partial.Failed.Source.Path, partial.Err)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(alreadyThere, pg.Code) {

@@ -34,8 +34,8 @@ func (m *Migrator) Differences(ctx context.Context) (found []Difference, err err
 		return nil, errors.New("the database is not migrated to this build's newest step: run `workers migrate up`")
 	}
 	err = withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
-		d, err := inCatalogs(ctx, conn, compare)
-		found = d.all()
+		schema, privileges, err := Compare(ctx, conn)
+		found = slices.Concat(schema, privileges)
 		return err
 	})
 	return found, err
@@ -80,12 +80,14 @@ func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left 
 	}
 	r := repair{ctx: ctx, tx: tx, faults: make(map[string]string)}
 	before := r.differences()
-	r.access(before)
-	r.dropAltered(before)
-	r.functions(before)
-	r.tables(before)
-	r.dropUnknownFunctions(before)
-	r.privileges(r.differences()) // new objects have no privileges yet
+	for differences, p := before, access; p <= grant; p++ {
+		if p == revoke {
+			differences = r.differences() // new objects have no privileges yet
+		}
+		for _, d := range differences {
+			r.do(p, d)
+		}
+	}
 	after := r.differences()
 	if r.err != nil {
 		return nil, nil, r.err
@@ -148,81 +150,64 @@ func (r *repair) try(subject, statement string, asLogin bool) (refused string) {
 }
 
 // differences returns those that are left.
-func (r *repair) differences() []Difference {
-	if r.err != nil {
-		return nil
+func (r *repair) differences() (found []Difference) {
+	if r.err == nil {
+		var d differences
+		d, r.err = compare(r.ctx, r.tx)
+		found = slices.Concat(d.schema, d.privileges)
 	}
-	var found differences
-	found, r.err = compare(r.ctx, r.tx)
-	return found.all()
+	return found
 }
 
-// access gives schemas and objects back to their owner, and restores what the owner may do with them.
-func (r *repair) access(differences []Difference) {
-	for _, d := range differences {
-		if kind, _, _ := strings.Cut(d.Subject, " "); slices.Contains([]string{"schema", "owner", "revoked", "role"}, kind) {
-			r.try(d.Subject, privilegeFix(d), true)
-		}
-	}
-}
+// A phase of a repair is tried for all differences before the next begins.
+type phase int
 
-// dropAltered drops triggers and policies that differ.
-func (r *repair) dropAltered(differences []Difference) {
-	for _, d := range differences {
-		kind, name, _ := strings.Cut(d.Subject, " ")
-		if d.Is != "" && (kind == "trigger" || kind == "policy") {
-			r.try(d.Subject, "drop "+kind+" if exists "+name, false)
-		}
-	}
-}
+const (
+	access      phase = iota // give objects back to their owner, and the owner its privileges
+	dropAltered              // drop triggers and policies that differ
+	functions                // replace functions that differ
+	tables                   // create triggers and policies, set row security and defaults
+	dropUnknown              // drop functions that are not in the sources: triggers do not call them any more
+	revoke                   // what is not declared
+	grant
+)
 
-// dropUnknownFunctions drops functions that are not in the sources. Triggers do not call them any more.
-func (r *repair) dropUnknownFunctions(differences []Difference) {
-	for _, d := range differences {
-		if name, is := strings.CutPrefix(d.Subject, "function "); is && d.Want == "" {
-			r.try(d.Subject, "drop routine "+name, false)
+// do tries what a phase does about a difference. A function whose result or parameter names differ is dropped first.
+func (r *repair) do(p phase, d Difference) {
+	statement, asLogin := fix(p, d), p == access || p == revoke || p == grant
+	refused := r.try(d.Subject, statement, asLogin)
+	if refused == pgerrcode.InvalidFunctionDefinition || refused == pgerrcode.WrongObjectType {
+		if r.try(d.Subject, "drop routine if exists "+strings.TrimPrefix(d.Subject, "function "), asLogin) == "" {
+			r.try(d.Subject, statement, asLogin)
 		}
 	}
 }
 
-// functions replaces functions that differ. It first drops one whose result or parameter names differ.
-func (r *repair) functions(differences []Difference) {
-	sources := functionSources()
-	for _, d := range differences {
-		subject, is := strings.CutPrefix(d.Subject, "function ")
-		if !is || d.Want == "" {
-			continue
-		}
-		name, _, _ := strings.Cut(subject, "(")
-		for _, source := range sources[name] { // each overload
-			refused := r.try(d.Subject, source, false)
-			if refused == pgerrcode.InvalidFunctionDefinition || refused == pgerrcode.WrongObjectType {
-				if r.try(d.Subject, "drop routine if exists "+subject, false) == "" {
-					r.try(d.Subject, source, false)
-				}
-			}
-		}
+// fix returns the statement of a phase for a difference, empty for none.
+func fix(p phase, d Difference) string {
+	kind, name, _ := strings.Cut(d.Subject, " ")
+	is, _, _ := strings.Cut(d.Is, " default ")
+	want, value, _ := strings.Cut(d.Want, " default ")
+	rule := kind == "trigger" || kind == "policy"
+	switch {
+	case p == access && slices.Contains([]string{"schema", "owner", "revoked", "role"}, kind),
+		p == revoke && d.Want == "", p == grant && d.Want != "":
+		return privilegeFix(d)
+	case p == dropAltered && rule && d.Is != "":
+		return "drop " + kind + " if exists " + name
+	case p == functions && kind == "function" && d.Want != "":
+		name, _, _ = strings.Cut(name, "(")
+		return functionSource(name)
+	case p == tables && rule:
+		return d.Want
+	case p == tables && kind == "table" && d.Is != "" && d.Want != "" && rowSecurity(d.Is) != rowSecurity(d.Want):
+		return "alter table " + name + rowSecurity(d.Want)
+	case p == tables && kind == "column" && is == want && value != "":
+		return "alter table " + d.Table() + " alter column " + name[len(d.Table())+1:] + " set default " + value
+	case p == dropUnknown && kind == "function" && d.Want == "":
+		return "drop routine " + name
 	}
-}
-
-// tables restores the triggers, policies, row security and defaults of tables.
-func (r *repair) tables(differences []Difference) {
-	for _, d := range differences {
-		kind, name, _ := strings.Cut(d.Subject, " ")
-		switch {
-		case d.Want == "":
-		case kind == "trigger", kind == "policy":
-			r.try(d.Subject, d.Want, false)
-		case kind == "table" && d.Is != "" && rowSecurity(d.Is) != rowSecurity(d.Want):
-			r.try(d.Subject, "alter table "+name+rowSecurity(d.Want), false)
-		case kind == "column" && d.Is != "":
-			is, _, _ := strings.Cut(d.Is, " default ")
-			want, value, _ := strings.Cut(d.Want, " default ")
-			if is == want && value != "" {
-				r.try(d.Subject, "alter table "+d.Table()+" alter column "+name[len(d.Table())+1:]+" set default "+value, false)
-			}
-		}
-	}
+	return ""
 }
 
 func rowSecurity(definition string) string {
@@ -234,17 +219,6 @@ func rowSecurity(definition string) string {
 		force = "force"
 	}
 	return " " + enable + " row level security, " + force + " row level security"
-}
-
-// privileges revokes what is not declared, and then grants what is.
-func (r *repair) privileges(differences []Difference) {
-	for _, want := range []bool{false, true} {
-		for _, d := range differences {
-			if (d.Want != "") == want {
-				r.try(d.Subject, privilegeFix(d), true)
-			}
-		}
-	}
 }
 
 var (
@@ -323,18 +297,14 @@ func direction(grant bool, what, object, role, option string) string {
 
 var functionForm = regexp.MustCompile(`(?s)^create function (\w+\.\w+)(\(.*?\bas \$\$.*?\n\$\$);`)
 
-// functionSources returns the statements that create or replace the functions of db/functions, by name.
-func functionSources() map[string][]string {
-	sources := make(map[string][]string)
-	names, _ := fs.Glob(db.Functions, "functions/*.sql")
-	for _, name := range names {
-		text, _ := fs.ReadFile(db.Functions, name)
-		source := db.WithoutComments(string(text))
-		if form := functionForm.FindStringSubmatch(source); form != nil {
-			sources[form[1]] = append(sources[form[1]], "create or replace function "+form[1]+form[2])
-		}
+// functionSource returns the statement that creates or replaces a function of db/functions.
+func functionSource(name string) string {
+	_, file, _ := strings.Cut(name, ".")
+	text, _ := fs.ReadFile(db.Functions, "functions/"+file+".sql")
+	if form := functionForm.FindStringSubmatch(db.WithoutComments(string(text))); form != nil && form[1] == name {
+		return "create or replace function " + form[1] + form[2]
 	}
-	return sources
+	return ""
 }
 
 // advice returns what to do about a difference that is left.
@@ -342,11 +312,10 @@ func (r *repair) advice(d Difference) string {
 	fault := r.faults[d.Subject]
 	kind, name, _ := strings.Cut(d.Subject, " ")
 	object, _, _ := strings.Cut(name, " ")
-	ours := slices.ContainsFunc(declaredPrivileges(), func(line string) bool {
-		return strings.HasPrefix(line, kind+" "+object+" ")
-	})
+	schemas, roles := privilegeScope(declaredPrivileges())
 	switch {
-	case (kind == "role" || kind == "schema") && ours, strings.Contains(fault, "must be "):
+	case kind == "role" && slices.Contains(roles, object), kind == "schema" && slices.Contains(schemas, object),
+		strings.Contains(fault, "must be "):
 		return strings.TrimPrefix(fault+": ", ": ") + "run `workers migrate repair` as a superuser"
 	case fault != "":
 		return "refused: " + fault

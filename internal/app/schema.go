@@ -142,9 +142,6 @@ func Compare(ctx context.Context, conn *pgx.Conn) (schema, privileges []Differen
 // differences are those between a database and this build.
 type differences struct{ schema, privileges []Difference }
 
-// all returns both kinds.
-func (d differences) all() []Difference { return slices.Concat(d.schema, d.privileges) }
-
 func compare(ctx context.Context, tx pgx.Tx) (differences, error) {
 	objects, err := readSchema(ctx, tx)
 	if err != nil {

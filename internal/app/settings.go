@@ -41,12 +41,12 @@ type Settings struct {
 // SettingsError is a missing or malformed setting. Its text says what to set.
 type SettingsError struct{ error }
 
+// Unwrap returns the cause.
+func (e *SettingsError) Unwrap() error { return e.error }
+
 func settingsError(format string, args ...any) error {
 	return &SettingsError{fmt.Errorf(format, args...)}
 }
-
-// Unwrap returns the cause.
-func (e *SettingsError) Unwrap() error { return e.error }
 
 // ReadSettings reads the environment. The error joins a [*SettingsError] for every problem.
 func ReadSettings(getenv func(string) string) (Settings, error) {
