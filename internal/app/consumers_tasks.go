@@ -39,8 +39,8 @@ func TaskCatalog() platformapp.TaskCatalog {
 // TaskExecutors returns the executors of the catalog.
 func TaskExecutors(deps Deps) platformapp.Executors {
 	return platformapp.Executors{
-		platformapp.CardBriefingExecutor: platformapp.NewCardBriefing(
-			cardSource{NewLookUpCard(deps.UnitOfWork)}, files.NewBriefings(deps.BriefingsDir)),
+		platformapp.CardBriefingExecutor: &platformapp.CardBriefing{
+			Card: briefedCard(NewLookUpCard(deps.UnitOfWork)), Briefings: files.Briefings{Dir: deps.BriefingsDir}},
 	}
 }
 
@@ -60,19 +60,15 @@ func AgentTaskConsumer(deps Deps, executors platformapp.Executors) events.Subscr
 	return s
 }
 
-// cardSource connects what platform asks for to what worlds answers; neither imports the other.
-type cardSource struct{ lookup protocols.CardLookup }
-
-// Card implements [platformapp.CardSource].
-func (c cardSource) Card(ctx context.Context, workspace uuid.NullUUID, cardID string) (platformapp.BriefedCard, error) {
-	card, err := c.lookup.LookUpCard(ctx, protocols.CardRequest{Workspace: workspace, CardID: cardID})
-	if errors.Is(err, protocols.ErrCardNotFound) {
-		return platformapp.BriefedCard{}, platformapp.ErrNoCard
+// briefedCard connects what platform asks for to what worlds answers; neither imports the other.
+func briefedCard(
+	lookup protocols.CardLookup,
+) func(context.Context, uuid.NullUUID, string) (platformapp.BriefedCard, error) {
+	return func(ctx context.Context, workspace uuid.NullUUID, cardID string) (platformapp.BriefedCard, error) {
+		card, err := lookup.LookUpCard(ctx, protocols.CardRequest{Workspace: workspace, CardID: cardID})
+		if errors.Is(err, protocols.ErrCardNotFound) {
+			err = platformapp.ErrNoCard
+		}
+		return platformapp.BriefedCard(card), err
 	}
-	if err != nil {
-		return platformapp.BriefedCard{}, err
-	}
-	return platformapp.BriefedCard{
-		CardID: card.CardID, Version: card.Version, Title: card.Title, Summary: card.Summary, Attributes: card.Attributes,
-	}, nil
 }

@@ -18,25 +18,21 @@ import (
 
 const freshAdvice = "if you do not need its data, start with the fresh option, which deletes them"
 
-// prepare makes the data directory unless it exists, and reads the superuser's password. A new data directory gets its
-// name when it is complete.
+// prepare stops a leftover server, makes the data directory unless it exists, and reads the superuser's password. A new
+// data directory gets its name when it is complete.
 func (s *Server) prepare(ctx context.Context, c Config) error {
 	made, password := filepath.Join(s.dir, "new"), filepath.Join(s.dir, "password")
-	if err := os.RemoveAll(made); err != nil {
+	err := errors.Join(stopLeftover(ctx, s.dir, syscall.SIGINT), os.RemoveAll(made))
+	if err == nil && c.Fresh {
+		err = os.RemoveAll(s.data())
+	}
+	if _, statErr := os.Lstat(s.data()); err == nil && errors.Is(statErr, fs.ErrNotExist) {
+		if err = s.initialise(ctx, made, password, c); err == nil {
+			err = os.Rename(made, s.data())
+		}
+	}
+	if err != nil {
 		return err
-	}
-	if c.Fresh {
-		if err := os.RemoveAll(s.data()); err != nil {
-			return err
-		}
-	}
-	if _, err := os.Lstat(s.data()); errors.Is(err, fs.ErrNotExist) {
-		if err := s.initialise(ctx, made, password, c); err != nil {
-			return err
-		}
-		if err := os.Rename(made, s.data()); err != nil {
-			return err
-		}
 	}
 	text, err := os.ReadFile(password)
 	if err != nil {
@@ -56,11 +52,12 @@ func (s *Server) initialise(ctx context.Context, made, password string, c Config
 			return err
 		}
 	}
-	if err := errors.Join(os.Mkdir(made, 0o700), os.WriteFile(password, secret, 0o600), s.acct.own(password)); err != nil {
-		return err
+	err := errors.Join(os.Mkdir(made, 0o700), os.WriteFile(password, secret, 0o600), s.acct.own(password))
+	if err == nil && c.From != "" {
+		err = os.CopyFS(made, os.DirFS(filepath.Join(c.From, "data")))
 	}
-	if c.From != "" {
-		return errors.Join(os.CopyFS(made, os.DirFS(filepath.Join(c.From, "data"))), s.acct.own(made))
+	if err = errors.Join(err, s.acct.own(made)); err != nil || c.From != "" {
+		return err
 	}
 	args := []string{
 		"--pgdata=" + made, "--username=postgres", "--pwfile=" + password, "--auth=scram-sha-256", "--encoding=UTF8",
@@ -68,9 +65,6 @@ func (s *Server) initialise(ctx context.Context, made, password string, c Config
 	}
 	if c.NoSync || c.Ephemeral {
 		args = append(args, "--no-sync", "--wal-segsize=1")
-	}
-	if err := s.acct.own(made); err != nil {
-		return err
 	}
 	if out, err := s.acct.command(ctx, s.programs.path("initdb"), args...).CombinedOutput(); err != nil {
 		return errors.Join(context.Cause(ctx), fmt.Errorf("initdb: %w\n%s", err, bytes.TrimSpace(out)), os.RemoveAll(made))
@@ -83,15 +77,9 @@ func (s *Server) initialise(ctx context.Context, made, password string, c Config
 func stopLeftover(ctx context.Context, dir string, how syscall.Signal) error {
 	data := filepath.Join(dir, "data")
 	pidFile := filepath.Join(data, "postmaster.pid")
-	text, err := os.ReadFile(pidFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
+	text, _ := os.ReadFile(pidFile)
 	first, _, _ := strings.Cut(string(text), "\n")
-	pid, _ := strconv.Atoi(strings.TrimSpace(first))
+	pid, _ := strconv.Atoi(strings.TrimSpace(first)) // zero if there is no file
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	for isPostmaster(pid, data) { // it is not our child, so we cannot wait for it
@@ -106,10 +94,7 @@ func stopLeftover(ctx context.Context, dir string, how syscall.Signal) error {
 		}
 	}
 	// PostgreSQL would refuse to start if another process had the number in a leftover file.
-	if err := os.Remove(pidFile); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return os.RemoveAll(pidFile)
 }
 
 // isPostmaster reports whether the process is a PostgreSQL server on this data directory.

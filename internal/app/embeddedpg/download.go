@@ -29,14 +29,10 @@ func downloaded(ctx context.Context, acct account, log *slog.Logger) (programs, 
 		}
 		log.InfoContext(ctx, "no suitable PostgreSQL is installed, so one is downloaded",
 			logVersion, string(downloadVersion), logFolder, dir)
-		done := make(chan error, 1)
+		done := make(chan error, 2)
 		go func() { done <- download(dir, "") }() // the library takes no context: it goes on until the process ends
-		select {
-		case err = <-done:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-		if err != nil {
+		defer context.AfterFunc(ctx, func() { done <- context.Cause(ctx) })()
+		if err := <-done; err != nil {
 			return programs{}, fmt.Errorf("download PostgreSQL %s: %w", downloadVersion, err)
 		}
 	}

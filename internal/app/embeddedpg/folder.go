@@ -66,12 +66,11 @@ func lockFolder(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		pid, _ := io.ReadAll(io.LimitReader(f, 32))
-		return nil, errors.Join(fmt.Errorf("process %s runs an embedded PostgreSQL in %s: stop that process, or use another "+
-			"folder (XDG_CACHE_HOME moves the default one): %w", pid, dir, err), f.Close())
-	}
-	if err = f.Truncate(0); err == nil {
+		err = fmt.Errorf("process %s runs an embedded PostgreSQL in %s: stop that process, or use another folder "+
+			"(XDG_CACHE_HOME moves the default one): %w", pid, dir, err)
+	} else if err = f.Truncate(0); err == nil {
 		_, err = f.WriteString(strconv.Itoa(os.Getpid()))
 	}
 	if err != nil {
@@ -87,10 +86,9 @@ func removeLeftovers(ctx context.Context, temp string) {
 	for _, path := range locks {
 		dir := filepath.Dir(path)
 		info, err := os.Lstat(dir)
-		if err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
-			continue
-		}
-		if lock, err := os.Lstat(path); err != nil || lock.Size() == 0 {
+		file, fileErr := os.Lstat(path)
+		if err != nil || fileErr != nil || file.Size() == 0 || !info.IsDir() ||
+			info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
 			continue
 		}
 		lock, err := lockFolder(dir)

@@ -146,20 +146,20 @@ func inspect(ctx context.Context, acct account, dir string) (programs, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	p := programs{dir: dir}
-	for _, program := range []string{"initdb", "postgres"} {
-		out, err := acct.command(ctx, p.path(program), "--version").Output()
+	for _, program := range []string{p.path("initdb"), p.path("postgres")} {
+		out, err := acct.command(ctx, program, "--version").Output()
 		if err != nil {
-			return p, fmt.Errorf("%s cannot run %s: %w", acct.name, p.path(program), err)
+			return p, fmt.Errorf("%s cannot run %s: %w", acct.name, program, err)
 		}
 		m := versionLine.FindStringSubmatch(string(out))
 		if m == nil {
-			return p, fmt.Errorf("%s --version does not print a version of PostgreSQL", p.path(program))
+			return p, fmt.Errorf("%s --version does not print a version of PostgreSQL", program)
 		}
 		p.version = m[1]
 		p.major, _ = strconv.Atoi(m[2])
 		p.minor, _ = strconv.Atoi(m[3]) // empty in 18beta1
 		if p.major < oldestMajor {
-			return p, fmt.Errorf("%s is version %s, which is too old", p.path(program), p.version)
+			return p, fmt.Errorf("%s is version %s, which is too old", program, p.version)
 		}
 	}
 	return p, nil

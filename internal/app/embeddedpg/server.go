@@ -119,17 +119,10 @@ func Version(ctx context.Context, c Config) (string, error) {
 }
 
 func (s *Server) start(ctx context.Context, c Config) error {
-	if err := s.findPrograms(ctx, c); err != nil {
-		return err
-	}
-	if err := s.openFolder(ctx, c); err != nil {
-		return err
-	}
-	if err := stopLeftover(ctx, s.dir, syscall.SIGINT); err != nil {
-		return err
-	}
-	if err := s.prepare(ctx, c); err != nil {
-		return err
+	for _, step := range []func(context.Context, Config) error{s.findPrograms, s.openFolder, s.prepare} {
+		if err := step(ctx, c); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

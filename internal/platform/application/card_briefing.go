@@ -46,16 +46,9 @@ type BriefedCard struct {
 	Attributes json.RawMessage // a JSON object
 }
 
-// CardSource reads cards from the context that owns them.
-type CardSource interface {
-	// Card returns the current version of a card, or [ErrNoCard].
-	Card(ctx context.Context, workspace uuid.NullUUID, cardID string) (BriefedCard, error)
-}
-
 // Briefing is a document to deliver.
 type Briefing struct {
 	Task uuid.UUID
-	Run  int64  // a later run may replace the briefing of an earlier one
 	Text string // contains the idempotency key
 }
 
@@ -68,13 +61,9 @@ type Briefings interface {
 // CardBriefing is an [Executor] that reads a card, drafts a briefing about it, and delivers it when a person has
 // approved.
 type CardBriefing struct {
-	cards     CardSource
-	briefings Briefings
-}
-
-// NewCardBriefing returns the executor.
-func NewCardBriefing(cards CardSource, briefings Briefings) *CardBriefing {
-	return &CardBriefing{cards: cards, briefings: briefings}
+	// Card returns the current version of a card from the context that owns it, or [ErrNoCard].
+	Card      func(ctx context.Context, workspace uuid.NullUUID, cardID string) (BriefedCard, error)
+	Briefings Briefings
 }
 
 // cardBriefingInput is the input of a task.
@@ -82,7 +71,7 @@ type cardBriefingInput struct {
 	CardID string `json:"card_id"`
 }
 
-// lookedUp, drafted and delivered are the results of the steps.
+// lookedUp, drafted and briefed are the results of the steps; the last is that of the task.
 type (
 	lookedUp struct {
 		CardID  string `json:"card_id"`
@@ -98,19 +87,13 @@ type (
 	drafted struct {
 		Text string `json:"text"`
 	}
-	delivered struct {
-		Place string `json:"place"`
-		Key   string `json:"key"`
+	briefed struct {
+		CardID      string `json:"card_id"`
+		CardVersion int64  `json:"card_version"`
+		DeliveredTo string `json:"delivered_to"`
+		Key         string `json:"key"`
 	}
 )
-
-// briefed is the result of the task.
-type briefed struct {
-	CardID      string `json:"card_id"`
-	CardVersion int64  `json:"card_version"`
-	DeliveredTo string `json:"delivered_to"`
-	Key         string `json:"key"`
-}
 
 // CheckCardBriefing checks the input of a card briefing: {"card_id": "..."}.
 func CheckCardBriefing(input json.RawMessage) error {
@@ -134,47 +117,47 @@ func parseCardBriefing(input json.RawMessage) (cardBriefingInput, error) {
 
 // Advance implements [Executor].
 func (b *CardBriefing) Advance(ctx context.Context, work Work) (Advance, error) {
-	var (
-		card     lookedUp
-		draft    drafted
-		delivery delivered
-	)
+	var card lookedUp
+	var draft drafted
 	input, err := parseCardBriefing(work.Input)
 	isFound, findErr := read(work, BriefingLookUp, &card)
 	isDrafted, draftErr := read(work, BriefingDraft, &draft)
-	isDelivered, deliverErr := read(work, BriefingDeliver, &delivery)
-	if err := errors.Join(err, findErr, draftErr, deliverErr); err != nil {
+	delivered, isDelivered := work.Result(BriefingDeliver)
+	if err := errors.Join(err, findErr, draftErr); err != nil {
 		return Advance{}, events.Terminal(err)
 	}
 	switch {
 	case !isFound:
-		return b.lookUp(ctx, work, input)
+		return b.lookUp(ctx, work, input.CardID)
 	case !isDrafted:
 		return stepDone(BriefingDraft, drafted{Text: write(card, work.Key(BriefingDeliver))})
 	case !work.Approved(BriefingGate):
 		return NeedsApproval(BriefingGate, fmt.Sprintf("Deliver the briefing on %q (card %s, version %d, %d bytes)?",
 			card.Title, card.CardID, card.Version, len(draft.Text))), nil
 	case !isDelivered:
-		return b.deliver(ctx, work, draft)
+		place, err := b.Briefings.Deliver(ctx, Briefing{Task: work.Task, Text: draft.Text})
+		if err != nil {
+			return Advance{}, fmt.Errorf("deliver the briefing: %w", err)
+		}
+		return stepDone(BriefingDeliver, briefed{CardID: card.CardID, CardVersion: card.Version, DeliveredTo: place,
+			Key: work.Key(BriefingDeliver)})
 	}
-	result, err := encode(briefed{CardID: card.CardID, CardVersion: card.Version, DeliveredTo: delivery.Place,
-		Key: delivery.Key})
-	return TaskDone(result), err
+	return TaskDone(delivered), nil
 }
 
 // lookUp records what the briefing needs of the card, so the briefing is about one version even if the card changes
 // before the approval.
-func (b *CardBriefing) lookUp(ctx context.Context, work Work, input cardBriefingInput) (Advance, error) {
-	card, err := b.cards.Card(ctx, work.Workspace, input.CardID)
+func (b *CardBriefing) lookUp(ctx context.Context, work Work, cardID string) (Advance, error) {
+	card, err := b.Card(ctx, work.Workspace, cardID)
 	if errors.Is(err, ErrNoCard) {
-		return Advance{}, events.Terminal(fmt.Errorf("card %s: %w: publish it, then retry the task", input.CardID, err))
+		return Advance{}, events.Terminal(fmt.Errorf("card %s: %w: publish it, then retry the task", cardID, err))
 	}
 	if err != nil {
-		return Advance{}, fmt.Errorf("look up card %s: %w", input.CardID, err)
+		return Advance{}, fmt.Errorf("look up card %s: %w", cardID, err)
 	}
 	var attributes map[string]json.RawMessage
 	if err := json.Unmarshal(card.Attributes, &attributes); err != nil && len(card.Attributes) > 0 {
-		return Advance{}, events.Terminal(fmt.Errorf("attributes of card %s: %w", input.CardID, err))
+		return Advance{}, events.Terminal(fmt.Errorf("attributes of card %s: %w", cardID, err))
 	}
 	found := lookedUp{
 		CardID: card.CardID, Version: card.Version, Title: card.Title, Summary: clip(card.Summary, maxBriefedSummary),
@@ -188,14 +171,6 @@ func (b *CardBriefing) lookUp(ctx context.Context, work Work, input cardBriefing
 			Value: clip(string(attributes[name]), maxBriefedValue)})
 	}
 	return stepDone(BriefingLookUp, found)
-}
-
-func (b *CardBriefing) deliver(ctx context.Context, work Work, draft drafted) (Advance, error) {
-	place, err := b.briefings.Deliver(ctx, Briefing{Task: work.Task, Run: work.Run, Text: draft.Text})
-	if err != nil {
-		return Advance{}, fmt.Errorf("deliver the briefing: %w", err)
-	}
-	return stepDone(BriefingDeliver, delivered{Place: place, Key: work.Key(BriefingDeliver)})
 }
 
 // write drafts the text. The same card gives the same text, so a second delivery changes nothing.
@@ -228,18 +203,13 @@ func read(work Work, step string, result any) (done bool, err error) {
 }
 
 func stepDone(step string, result any) (Advance, error) {
-	encoded, err := encode(result)
-	return StepDone(step, encoded), err
-}
-
-func encode(v any) (json.RawMessage, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
-		return nil, events.Terminal(fmt.Errorf("encode a result: %w", err))
+	if err := encoder.Encode(result); err != nil {
+		return Advance{}, events.Terminal(fmt.Errorf("encode a result: %w", err))
 	}
-	return bytes.TrimSpace(text.Bytes()), nil
+	return StepDone(step, bytes.TrimSpace(text.Bytes())), nil
 }
 
 // clip cuts s to limit bytes, between runes.

@@ -16,13 +16,8 @@ import (
 )
 
 // cards returns one card, or an error.
-type cards struct {
-	card BriefedCard
-	err  error
-}
-
-func (c cards) Card(context.Context, uuid.NullUUID, string) (BriefedCard, error) {
-	return c.card, c.err
+func cards(card BriefedCard, err error) func(context.Context, uuid.NullUUID, string) (BriefedCard, error) {
+	return func(context.Context, uuid.NullUUID, string) (BriefedCard, error) { return card, err }
 }
 
 // shelf records delivered briefings.
@@ -76,7 +71,7 @@ func TestBriefingOfTheLargestCardCanBeDelivered(t *testing.T) {
 	var texts []string
 	for range 2 {
 		out := &shelf{}
-		executor := NewCardBriefing(cards{card: card}, out)
+		executor := &CardBriefing{cards(card, nil), out}
 		task := briefingTask(t)
 		task.ID = uuid.MustParse("11111111-1111-4111-8111-111111111111")
 		advance(t, executor, task)
@@ -100,20 +95,22 @@ func TestBriefingOfTheLargestCardCanBeDelivered(t *testing.T) {
 func TestBriefingWithoutCardFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		cards    cards
+		card     BriefedCard
+		err      error
 		terminal bool
 	}{
-		"no card":            {cards{err: ErrNoCard}, true},
-		"no answer":          {cards{err: context.DeadlineExceeded}, false},
-		"invalid attributes": {cards{card: BriefedCard{Attributes: json.RawMessage("[")}}, true},
+		"no card":            {err: ErrNoCard, terminal: true},
+		"no answer":          {err: context.DeadlineExceeded},
+		"invalid attributes": {card: BriefedCard{Attributes: json.RawMessage("[")}, terminal: true},
 	} {
 		task := briefingTask(t)
-		_, err := NewCardBriefing(c.cards, &shelf{}).Advance(t.Context(), Work{Task: task.ID, Input: task.Input, task: task})
+		executor := &CardBriefing{cards(c.card, c.err), &shelf{}}
+		_, err := executor.Advance(t.Context(), Work{Task: task.ID, Input: task.Input, task: task})
 		if err == nil || terminal(err) != c.terminal {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	empty := NewCardBriefing(cards{card: BriefedCard{CardID: "c"}}, &shelf{})
+	empty := &CardBriefing{cards(BriefedCard{CardID: "c"}, nil), &shelf{}}
 	if a := advance(t, empty, briefingTask(t)); a.step != BriefingLookUp {
 		t.Errorf("a card without attributes: %+v", a)
 	}

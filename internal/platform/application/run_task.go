@@ -30,7 +30,9 @@ const (
 	// recordTries is how often a write of a run is tried, because the step that it records may have been expensive.
 	recordTries = 3
 	recordPause = 500 * time.Millisecond // before the second try; doubled for the third
-	// recordWithin is how long a run may write after it was told to stop, less than the worker waits for it.
+	// writeTimeout bounds a write and its tries. recordWithin bounds one that begins after the run was told to stop, and
+	// is less than the worker waits for it.
+	writeTimeout = 30 * time.Second
 	recordWithin = 3 * time.Second
 )
 
@@ -197,7 +199,11 @@ func (r *run) write(ctx context.Context, change func(*domain.AgentTask) error) (
 	if cause := context.Cause(ctx); errors.Is(cause, events.ErrLeaseLost) {
 		return nil, cause
 	}
-	ctx, cancel := withGrace(ctx)
+	limit := writeTimeout
+	if ctx.Err() != nil {
+		limit = recordWithin
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	pause := recordPause
 	for try := 1; ; try++ {
@@ -214,36 +220,12 @@ func (r *run) write(ctx context.Context, change func(*domain.AgentTask) error) (
 			errors.Is(err, domain.ErrSuperseded) || errors.Is(err, ErrNoTask) {
 			return task, err
 		}
-		again := time.NewTimer(pause)
 		select {
-		case <-again.C:
+		case <-time.After(pause):
 			pause *= 2
 		case <-ctx.Done():
-			again.Stop()
 			return task, err
 		}
-	}
-}
-
-// withGrace returns a context that ends recordWithin after ctx, or at once when the lease is lost.
-func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		if errors.Is(context.Cause(ctx), events.ErrLeaseLost) {
-			cancel(events.ErrLeaseLost)
-			return
-		}
-		over := time.NewTimer(recordWithin)
-		defer over.Stop()
-		select {
-		case <-over.C:
-			cancel(context.Cause(ctx))
-		case <-longer.Done():
-		}
-	})
-	return longer, func() {
-		stop()
-		cancel(context.Canceled)
 	}
 }
 
