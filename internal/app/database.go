@@ -287,7 +287,8 @@ select exists (select from tables where name = $1), exists (select from tables w
 	case err != nil:
 		return fmt.Errorf("read %s: %w", versionTable, oneLine(err))
 	case applied < latest:
-		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`", applied, latest)
+		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`",
+			applied, latest)
 	}
 	return checkEdition(edition)
 }

@@ -481,11 +481,11 @@ func anEventWithoutItsTaskIsADeadLetter(b *tasks) {
 		payload   string
 		workspace uuid.NullUUID
 	}{
-		"agent task " + fixedID.String() + ", workspace " + b.workspace.UUID.String() +
+		"agent task " + fixedID.String() +
 			": there is no such agent task in this workspace": {dispatchOf(fixedID), b.workspace},
-		"publish the event with p_workspace_id of its task":                {dispatchOf(task), newWorkspace()},
-		"agent task " + task.String() + ", no workspace: there is no such": {dispatchOf(task), uuid.NullUUID{}},
-		"payload of agent.task.dispatched: agent_task_id is missing":       {`{"agent_task": "x"}`, b.workspace},
+		"publish the event with p_workspace_id of its task":          {dispatchOf(task), newWorkspace()},
+		"agent task " + task.String() + ": there is no such":         {dispatchOf(task), uuid.NullUUID{}},
+		"payload of agent.task.dispatched: agent_task_id is missing": {`{"agent_task": "x"}`, b.workspace},
 	} {
 		_, err := runner.Execute(b.ctx, events.Envelope{
 			EventType: platform.AgentTaskDispatchedType, WorkspaceID: c.workspace, Payload: json.RawMessage(c.payload),

@@ -32,8 +32,10 @@ type Flow struct {
 func Flows() []Flow {
 	return []Flow{
 		{"cards", "worlds publishes a world model card, platform projects it into a system card", (*Stage).cards},
-		{"targets", "an event for every context, one for platform, and one for a context without a handler", (*Stage).targets},
-		{"decisions", "platform records decisions about a rule's proposals, and both contexts count them", (*Stage).decisions},
+		{"targets", "an event for every context, one for platform, and one for a context without a handler",
+			(*Stage).targets},
+		{"decisions", "platform records decisions about a rule's proposals, and both contexts count them",
+			(*Stage).decisions},
 		{"scans", "worlds scans a card, and indexes the findings of the completed scan", (*Stage).scans},
 		{"clusters", "platform detects a failure cluster, worlds proposes a rule (both versions)", (*Stage).clusters},
 		{"memories", "platform promotes a memory, worlds routes it to a rule candidate", (*Stage).memories},
