@@ -159,12 +159,8 @@ func startWorker(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contrac
 func RetentionSteps() []retention.Step {
 	return append(retention.Steps(),
 		retention.Step{Subject: "agent_task", Action: retention.Deleted, Function: "platform.retention_delete_agent_tasks"},
-		retention.Step{
-			Subject: "override_pattern_decision", Action: retention.Deleted,
-			Function: "platform.retention_delete_override_pattern_decisions",
-		},
-		retention.Step{
-			Subject: "rule_health_decision", Action: retention.Deleted,
-			Function: "worlds.retention_delete_rule_health_decisions",
-		})
+		retention.Step{Subject: "override_pattern_decision", Action: retention.Deleted,
+			Function: "platform.retention_delete_override_pattern_decisions"},
+		retention.Step{Subject: "rule_health_decision", Action: retention.Deleted,
+			Function: "worlds.retention_delete_rule_health_decisions"})
 }

@@ -103,8 +103,7 @@ func newEvent(eventType, target, fields string) (event, error) {
 	parts := typeForm.FindStringSubmatch(eventType)
 	if parts == nil || !slices.Contains(contexts, parts[1]) {
 		return event{}, fmt.Errorf("NAME=%s: must be lower-case words joined by dots, the first of them the context that "+
-			"publishes",
-			eventType)
+			"publishes", eventType)
 	}
 	if !slices.Contains(contexts, target) {
 		return event{}, fmt.Errorf("TO=%s: must be the context that handles the event, platform or worlds", target)
@@ -121,10 +120,10 @@ func newEvent(eventType, target, fields string) (event, error) {
 			return event{}, fmt.Errorf("FIELDS: %s must be NAME:KIND", text)
 		}
 		f, known := kinds[parts[2]]
-		if !known {
+		switch {
+		case !known:
 			return event{}, fmt.Errorf("FIELDS: %s is no kind of field", text)
-		}
-		if seen[parts[1]] {
+		case seen[parts[1]]:
 			return event{}, fmt.Errorf("FIELDS: %s is taken, by another field or by a column of the table", parts[1])
 		}
 		seen[parts[1]] = true
@@ -137,9 +136,9 @@ func newEvent(eventType, target, fields string) (event, error) {
 	if len(e.Fields) == 0 {
 		return event{}, errors.New("FIELDS: must have at least the field that identifies what the event is about")
 	}
-	for i, f := range e.Fields[1:] {
+	for _, f := range e.Fields[1:] {
 		if f.JSON == "version" && f.Go == "int64" {
-			e.Newer = &e.Fields[i+1]
+			e.Newer = &f
 		}
 	}
 	return e, nil
@@ -188,10 +187,7 @@ func (e event) write(root string) (paths []string, err error) {
 	e.Number = fmt.Sprintf("%05d", len(migrations)+1) // they are numbered from 1 without gaps
 	contents := make(map[string][]byte)
 	for _, f := range files {
-		path, err := e.fill(f.path)
-		if err != nil {
-			return nil, err
-		}
+		path := e.fill(f.path)
 		if _, err := os.Stat(filepath.Join(root, path)); !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s exists already, and nothing was written: take another NAME, or delete it", path)
 		}
@@ -199,17 +195,10 @@ func (e event) write(root string) (paths []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		filled, err := e.fill(string(text))
-		if err != nil {
-			return nil, err
-		}
-		contents[path], paths = []byte(filled), append(paths, path)
+		contents[path], paths = []byte(e.fill(string(text))), append(paths, path)
 	}
 	for _, i := range insertions() {
-		path, err := e.fill(i.path)
-		if err != nil {
-			return nil, err
-		}
+		path := e.fill(i.path)
 		text, known := contents[path]
 		if !known {
 			if text, err = os.ReadFile(filepath.Join(root, path)); err != nil {
@@ -217,11 +206,7 @@ func (e event) write(root string) (paths []string, err error) {
 			}
 			paths = append(paths, path)
 		}
-		line, err := e.fill(i.line)
-		if err != nil {
-			return nil, err
-		}
-		if contents[path], err = insert(text, i.start, i.end, line); err != nil {
+		if contents[path], err = insert(text, i.start, i.end, e.fill(i.line)); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
@@ -239,30 +224,24 @@ func (e event) write(root string) (paths []string, err error) {
 	return paths, nil
 }
 
-func (e event) fill(text string) (string, error) {
-	t, err := template.New("").Parse(text)
-	if err != nil {
-		return "", err
+// fill fills a template of this package. It panics if the template is wrong.
+func (e event) fill(text string) string {
+	var b strings.Builder
+	if err := template.Must(template.New("").Parse(text)).Execute(&b, e); err != nil {
+		panic(err)
 	}
-	var b bytes.Buffer
-	if err := t.Execute(&b, e); err != nil {
-		return "", err
-	}
-	return b.String(), nil
+	return b.String()
 }
 
 func insert(text []byte, start, end, line string) ([]byte, error) {
 	at := len(bytes.TrimRight(text, "\n"))
 	if start != "" {
-		from := bytes.Index(text, []byte(start))
-		if from < 0 {
-			return nil, fmt.Errorf("has no %q, where the event is listed", start)
-		}
-		length := bytes.Index(text[from:], []byte(end))
+		_, list, _ := bytes.Cut(text, []byte(start))
+		length := bytes.Index(list, []byte(end))
 		if length < 0 {
-			return nil, fmt.Errorf("has no end of the list after %q", start)
+			return nil, fmt.Errorf("has no list between %q and %q, where the event is listed", start, end)
 		}
-		at = from + length
+		at = len(text) - len(list) + length
 	}
 	return slices.Concat(text[:at], []byte("\n"+line), text[at:]), nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,12 +37,6 @@ func TestBadEventsAreRefusedBeforeAnythingIsWritten(t *testing.T) {
 func TestAnEventIsWrittenOnceOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	for _, f := range files {
-		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(strings.NewReplacer("{{.Source}}", "platform",
-			"{{.Target}}", "worlds").Replace(f.path))), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
 	e, err := newEvent("platform.memory.retired", "worlds", "memory_id:uuid")
 	if err != nil {
 		t.Fatal(err)
@@ -55,25 +50,21 @@ func TestAnEventIsWrittenOnceOrNotAtAll(t *testing.T) {
 		})
 		return n
 	}
+	for _, f := range files {
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(e.fill(f.path))), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if _, err := e.write(root); err == nil || count() != 0 {
 		t.Fatalf("without the lists of internal/app: %v, and %d files", err, count())
 	}
 	changed := make(map[string]bool)
 	for _, i := range insertions() {
-		name, err := e.fill(i.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		name := e.fill(i.path)
 		changed[name] = true
 		path := filepath.Join(root, name)
 		text, err := os.ReadFile(filepath.Join("../..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, text, 0o600); err != nil {
+		if err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, text, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
