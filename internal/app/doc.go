@@ -8,10 +8,9 @@
 //   - settings.go: the settings, from the environment
 //   - database.go: the checks of a database before a command uses it
 //   - migrate.go: runs the migrations
-//   - schema.go, privileges.go: compare a database with this build
+//   - schema.go: compares the schema and privileges of a database with this build
 //   - repair.go: repairs functions, triggers, policies and privileges
-//   - logging.go: the log, with its canonical fields
-//   - counted.go: numbers with their nouns
+//   - logging.go: the log, with its canonical fields; numbers with their nouns
 //
 // Subpackages: cli is the command line, doctor its checks of a database, demo what `workers demo` does, and embeddedpg
 // runs a Postgres server.

@@ -3,9 +3,11 @@ package app
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"spectral/internal/core/events"
 )
@@ -58,4 +60,15 @@ func (h traceFields) WithAttrs(a []slog.Attr) slog.Handler {
 }
 func (h traceFields) WithGroup(name string) slog.Handler {
 	return traceFields{h.Handler.WithGroup(name)}
+}
+
+// Counted returns a number with its noun: 1 event, 2 events, 2 crashes.
+func Counted[N int | int32 | int64](n N, name string) string {
+	if n == 1 {
+		return "1 " + name
+	}
+	if strings.HasSuffix(name, "sh") || strings.HasSuffix(name, "x") {
+		name += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, name)
 }

@@ -12,10 +12,8 @@
 // The files:
 //
 //   - server.go: starts and stops a server
-//   - cluster.go: makes a data directory, and stops the server of a killed process
-//   - folder.go: folders, locks, and leftover folders of tests
-//   - programs.go: finds PostgreSQL's programs, and the user that runs them
-//   - download.go: downloads the programs
+//   - folder.go: folders, locks, data directories, and what a killed process leaves
+//   - programs.go: finds or downloads PostgreSQL's programs, and finds the user that runs them
 //
 // Promises:
 //

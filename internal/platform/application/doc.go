@@ -6,7 +6,7 @@
 //   - memories.go: records, promotes and retires memories
 //   - decide_curation.go: decides on a rule candidate
 //   - dispatch_task.go, run_task.go, control_task.go: dispatch an agent task, run it, and let people control it
-//   - tasks.go, executor.go: the ports of agent tasks: their repository, and their executors
+//   - tasks.go: the ports of agent tasks: their repository, and their executors
 //   - card_briefing.go: an executor that briefs people about a card
 //   - unit_of_work.go: the port of a business transaction
 package application

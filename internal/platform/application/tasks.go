@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -42,3 +43,60 @@ func publishDispatched(ctx context.Context, publisher events.EventPublisher, wor
 	return publish(ctx, publisher, workspace, at, contracts.AgentTaskDispatchedContract(),
 		contracts.AgentTaskDispatched{AgentTaskID: id})
 }
+
+// Executor does the work of agent tasks, one step at a time.
+//
+// Advance does the step after the finished ones and returns its outcome. It keeps nothing in memory between calls,
+// because the next call may be in another worker. It may run more than once for a step, if a worker dies or is stopped
+// before the step is recorded. So its external effects happen at least once; [Work.Key] identifies them.
+//
+// It returns when ctx ends. An error is retried, unless it is terminal ([events.Terminal]): then the task fails, and
+// the error is the reason for people. Safe for concurrent use.
+type Executor interface {
+	Advance(ctx context.Context, work Work) (Advance, error)
+}
+
+// Executors are the executors of a build, by name.
+type Executors map[string]Executor
+
+// Work is a task as an executor sees it.
+type Work struct {
+	Task, Conversation uuid.UUID
+	Workspace          uuid.NullUUID
+	Input              json.RawMessage
+	// Run is the number of this run. A later run replaces an earlier one, so a service may refuse a lower number than
+	// one it has seen.
+	Run int64
+
+	task *domain.AgentTask
+}
+
+// Result returns the result of a step, and false if the step is not done.
+func (w Work) Result(step string) (json.RawMessage, bool) { return w.task.StepResult(step) }
+
+// Approved reports whether a person has approved a gate.
+func (w Work) Approved(gate string) bool {
+	a := w.task.Approval
+	return a != nil && a.Gate == gate && a.Verdict == domain.Approved
+}
+
+// Key returns an idempotency key for a step's effect. It is the same at each repetition.
+func (w Work) Key(step string) string { return w.Task.String() + "/" + step }
+
+// Advance is the outcome of a step: one of [StepDone], [NeedsApproval] and [TaskDone].
+type Advance struct {
+	step, gate, question string
+	result               json.RawMessage
+}
+
+// StepDone returns the outcome of a finished step. Its result, a JSON object, is recorded.
+func StepDone(step string, result json.RawMessage) Advance {
+	return Advance{step: step, result: result}
+}
+
+// NeedsApproval returns the outcome that a person must approve a gate, with the question. The run ends, and another
+// begins after the decision.
+func NeedsApproval(gate, question string) Advance { return Advance{gate: gate, question: question} }
+
+// TaskDone returns the outcome of a finished task, with its result, a JSON object.
+func TaskDone(result json.RawMessage) Advance { return Advance{result: result} }

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"spectral/internal/core/check"
-
 	"github.com/google/uuid"
+
+	"spectral/internal/core/check"
 )
 
 // TaskStatus is the status of an agent task:
@@ -228,64 +228,59 @@ func (t *AgentTask) Requeue(run int64, reason string, now time.Time) error {
 	}
 	if reason = storable(reason); reason == "" {
 		t.Tries--
-	} else {
-		t.LastError = reason
 	}
+	t.LastError = cmp.Or(reason, t.LastError)
 	t.setStatus(TaskQueued, now)
 	return nil
 }
 
 // AwaitApproval ends a run until a person decides. If a cancellation was requested, the task is cancelled instead.
 func (t *AgentTask) AwaitApproval(run int64, gate, question string, now time.Time) error {
-	if err := t.checkRun(run); err != nil {
-		return err
-	}
 	if t.Cancellation != nil {
 		return t.Stop(run, now)
 	}
 	question = storable(question)
-	err := errors.Join(checkName("gate", gate), check.Text("question", question, true, MaxTaskReasonBytes))
-	if err != nil {
-		return invalid(err)
+	fault := errors.Join(checkName("gate", gate), check.Text("question", question, true, MaxTaskReasonBytes))
+	err := t.end(run, TaskAwaitingApproval, now, invalid(fault))
+	if err == nil {
+		t.Approval = &Approval{Gate: gate, Question: question, RequestedAt: now}
 	}
-	t.Approval = &Approval{Gate: gate, Question: question, RequestedAt: now}
-	t.setStatus(TaskAwaitingApproval, now)
-	return nil
+	return err
 }
 
 // Stop cancels the task at the end of a step, after a cancellation was requested.
-func (t *AgentTask) Stop(run int64, now time.Time) error {
-	if err := t.checkRun(run); err != nil {
-		return err
-	}
+func (t *AgentTask) Stop(run int64, now time.Time) (err error) {
 	if t.Cancellation == nil {
-		return fmt.Errorf("stop agent task %s: no cancellation was requested", t.ID)
+		err = fmt.Errorf("stop agent task %s: no cancellation was requested", t.ID)
 	}
-	t.setStatus(TaskCancelled, now)
-	return nil
+	return t.end(run, TaskCancelled, now, err)
 }
 
 // Succeed ends a run and the task with a result, even if a cancellation was requested: the work cannot be undone.
 func (t *AgentTask) Succeed(run int64, result json.RawMessage, now time.Time) error {
-	if err := t.checkRun(run); err != nil {
-		return err
+	err := t.end(run, TaskSucceeded, now, invalid(checkObject("result", result)))
+	if err == nil {
+		t.Result = result
 	}
-	if err := invalid(checkObject("result", result)); err != nil {
-		return err
-	}
-	t.Result = result
-	t.setStatus(TaskSucceeded, now)
-	return nil
+	return err
 }
 
 // Fail ends a run and the task. The reason is for people.
 func (t *AgentTask) Fail(run int64, reason string, now time.Time) error {
-	if err := t.checkRun(run); err != nil {
-		return err
+	err := t.end(run, TaskFailed, now, nil)
+	if err == nil {
+		t.FailureReason = cmp.Or(storable(reason), "no reason was given")
 	}
-	t.FailureReason = cmp.Or(storable(reason), "no reason was given")
-	t.setStatus(TaskFailed, now)
-	return nil
+	return err
+}
+
+// end ends a run with a new status, unless the run is superseded or there is a fault.
+func (t *AgentTask) end(run int64, status TaskStatus, now time.Time, fault error) error {
+	err := cmp.Or(t.checkRun(run), fault)
+	if err == nil {
+		t.setStatus(status, now)
+	}
+	return err
 }
 
 // Approve queues a task that waits for approval. The caller must dispatch it.
@@ -309,10 +304,8 @@ func (t *AgentTask) Reject(by, comment string, now time.Time) error {
 }
 
 func (t *AgentTask) decide(change string, verdict Verdict, by, comment string, now time.Time) error {
-	if err := t.requireStatus(change, TaskAwaitingApproval); err != nil {
-		return err
-	}
-	if err := invalid(checkPerson("who decides", by)); err != nil {
+	err := cmp.Or(t.requireStatus(change, TaskAwaitingApproval), invalid(checkPerson("who decides", by)))
+	if err != nil {
 		return err
 	}
 	decided := *t.Approval
@@ -324,10 +317,9 @@ func (t *AgentTask) decide(change string, verdict Verdict, by, comment string, n
 // Cancel ends a task that is not running, and requests the cancellation of a running one. A second call changes
 // nothing.
 func (t *AgentTask) Cancel(by string, now time.Time) error {
-	if err := t.requireStatus("cancel", TaskQueued, TaskAwaitingApproval, TaskRunning); err != nil {
-		return err
-	}
-	if err := invalid(checkPerson("who decides", by)); err != nil {
+	err := cmp.Or(t.requireStatus("cancel", TaskQueued, TaskAwaitingApproval, TaskRunning),
+		invalid(checkPerson("who decides", by)))
+	if err != nil {
 		return err
 	}
 	if t.Cancellation == nil {
@@ -421,4 +413,33 @@ func checkObject(what string, document json.RawMessage) error {
 		return fmt.Errorf("%s has %d bytes, the limit is %d", what, len(trimmed), MaxTaskInputBytes)
 	}
 	return nil
+}
+
+// ConversationKind says who began a conversation.
+type ConversationKind string
+
+// The kinds of conversations.
+const (
+	Reactive  ConversationKind = "reactive"  // a person asked
+	Proactive ConversationKind = "proactive" // platform began without a request
+)
+
+// Conversation groups agent tasks.
+type Conversation struct {
+	ID   uuid.UUID
+	Kind ConversationKind
+	// TriggerEvent is the id of the event that caused a proactive conversation, if an event did (docs/decisions/0018).
+	// Retention may have deleted the event.
+	TriggerEvent uuid.NullUUID
+	CreatedAt    time.Time
+}
+
+// Validate returns an error for a conversation that is invalid.
+func (c Conversation) Validate() error {
+	err := errors.Join(check.ID("conversation_id", c.ID), check.OneOf("kind", c.Kind, Reactive, Proactive))
+	if c.TriggerEvent.Valid && c.Kind != Proactive {
+		err = errors.Join(err, fmt.Errorf("a %s conversation has no trigger event: what an event causes is %s", c.Kind,
+			Proactive))
+	}
+	return err
 }

@@ -3,7 +3,6 @@
 //
 //   - rule_health_recorder.go: counts decisions about the proposals of a rule
 //   - scan_completed_indexer.go: indexes the findings of a scan
-//   - failure_cluster_candidate_proposer.go: proposes a rule against a failure cluster
-//   - memory_candidate_router.go: proposes a rule from a promoted memory
+//   - candidate_proposers.go: propose a rule against a failure cluster, and one from a promoted memory
 //   - curation_decision_applier.go: applies curation decisions
 package events

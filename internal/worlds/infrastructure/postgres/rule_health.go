@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -36,7 +35,9 @@ func (r *RuleHealth) Count(ctx context.Context, workspace uuid.NullUUID, decisio
 		fresh[i] = byID[id]
 	}
 	for _, h := range domain.HealthOf(fresh) {
-		err = cmp.Or(err, r.add(ctx, workspace, h))
+		if err := r.add(ctx, workspace, h); err != nil {
+			return err
+		}
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"spectral/internal/core/events"
 	contracts "spectral/internal/worlds/contracts/events"
+	"spectral/internal/worlds/contracts/protocols"
 	"spectral/internal/worlds/domain"
 )
 
@@ -51,4 +52,23 @@ func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID,
 		return cards.Put(ctx, workspace, card.ID, version, envelope.Payload, now)
 	})
 	return version, err
+}
+
+// CardReader reads world model cards in one transaction.
+type CardReader interface {
+	// Card returns a card, or [protocols.ErrCardNotFound].
+	Card(ctx context.Context, workspace uuid.NullUUID, cardID string) (protocols.Card, error)
+}
+
+// LookUpCard implements [protocols.CardLookup] for other contexts. Safe for concurrent use.
+type LookUpCard struct{ Transact UnitOfWork[CardReader] }
+
+// LookUpCard implements [protocols.CardLookup].
+func (l *LookUpCard) LookUpCard(ctx context.Context, request protocols.CardRequest) (card protocols.Card, err error) {
+	defer wrap(&err, "look up card %s", request.CardID)
+	err = l.Transact(ctx, request.Workspace, func(cards CardReader, _ events.EventPublisher) error {
+		card, err = cards.Card(ctx, request.Workspace, request.CardID)
+		return err
+	})
+	return card, err
 }

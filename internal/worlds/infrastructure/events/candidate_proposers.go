@@ -65,3 +65,21 @@ func FailureClusterV2CandidateProposer(candidates *application.ProposeCandidate)
 		return facts, errors.Join(err, check.AtLeast("revision", d.Revision, 1), invalid)
 	}, candidates.Propose)
 }
+
+// MemoryCandidateRouterName is part of the router's dedup key. It must never change.
+const MemoryCandidateRouterName = "worlds.memory_candidate_router"
+
+// MemoryPromotedEvent is what worlds reads of platform.memory.promoted.
+type MemoryPromotedEvent struct {
+	MemoryID     uuid.UUID `json:"memory_id"`
+	Version      int64     `json:"version"`
+	Statement    string    `json:"statement"`
+	Observations int64     `json:"observations"`
+}
+
+// MemoryCandidateRouter routes promoted memories to rule candidates.
+func MemoryCandidateRouter(candidates *application.ProposeCandidate) events.BatchHandler {
+	return events.BatchHandlerOf(func(_ events.Envelope, p MemoryPromotedEvent) (domain.CandidateFacts, error) {
+		return domain.MemoryFacts(p.MemoryID, p.Version, p.Statement, p.Observations)
+	}, candidates.Propose)
+}
