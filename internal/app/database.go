@@ -56,7 +56,8 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	return inspect(ctx, EnvPoolURL, s.PoolURL, check)
 }
 
-// inspect connects to url, the value of an environment variable, and calls checkConn.
+// inspect connects to url, the value of an environment variable, and checks the server's version. It calls check in a
+// transaction, so that a pooler's connection keeps no role.
 func inspect(ctx context.Context, variable, url string, check func(context.Context, *pgx.Conn) error) error {
 	config, err := pgtx.DirectConfig(url)
 	if err != nil {
@@ -64,24 +65,19 @@ func inspect(ctx context.Context, variable, url string, check func(context.Conte
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may keep no prepared statements
 	if err := withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
-		return checkConn(ctx, conn, check)
+		if err := checkVersion(conn); err != nil {
+			return err
+		}
+		tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + pgtx.Unbounded(conn.PgConn())})
+		if err != nil {
+			return fmt.Errorf("begin: %w", oneLine(err))
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		return check(ctx, conn)
 	}); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
 	return nil
-}
-
-// checkConn checks the server's version, and calls check in a transaction, so that a pooler's connection keeps no role.
-func checkConn(ctx context.Context, conn *pgx.Conn, check func(context.Context, *pgx.Conn) error) error {
-	if err := checkVersion(conn); err != nil {
-		return err
-	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + pgtx.Unbounded(conn.PgConn())})
-	if err != nil {
-		return fmt.Errorf("begin: %w", oneLine(err))
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	return check(ctx, conn)
 }
 
 // CheckDrainable refuses a generation that is not registered: a worker would make it live when it starts, and SQL
@@ -113,11 +109,9 @@ func CheckDrainable(ctx context.Context, s Settings) error {
 
 // CheckOperator is [CheckDatabase] for the login of an operator.
 func CheckOperator(ctx context.Context, url string) error {
-	return inspect(ctx, EnvDatabaseURL, url, checkOperator)
-}
-
-func checkOperator(ctx context.Context, conn *pgx.Conn) error {
-	return checkMigrated(ctx, conn, pgtx.OperatorRole)
+	return inspect(ctx, EnvDatabaseURL, url, func(ctx context.Context, conn *pgx.Conn) error {
+		return checkMigrated(ctx, conn, pgtx.OperatorRole)
+	})
 }
 
 // Operator is what operators act with on one database. Close it after use.
@@ -132,6 +126,9 @@ func (o *Operator) Close() { pgtx.ClosePool(o.pool) }
 
 // OpenOperator connects to the database at url as an operator, if the login passes [CheckOperator].
 func OpenOperator(ctx context.Context, url string) (*Operator, error) {
+	if err := CheckOperator(ctx, url); err != nil {
+		return nil, err
+	}
 	config, err := poolConfig(url, 0, true)
 	if err != nil {
 		return nil, settingsError("%s: %w", EnvDatabaseURL, oneLine(err))
@@ -144,10 +141,6 @@ func OpenOperator(ctx context.Context, url string) (*Operator, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connection pool: %w", err)
-	}
-	if err := checkPool(ctx, pool); err != nil {
-		pgtx.ClosePool(pool)
-		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
 	return &Operator{operator.New(pool), retentionpg.New(pool, operator.Role), pool}, nil
 }
@@ -162,28 +155,12 @@ func poolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
 	return config, err
 }
 
-// checkPool is [CheckOperator] on a connection of the pool, which the first command then uses: it saves a connection.
-func checkPool(ctx context.Context, pool *pgxpool.Pool) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return cannotConnect(pool.Config().ConnConfig, err)
-	}
-	defer conn.Release()
-	return checkConn(ctx, conn.Conn(), checkOperator)
-}
-
-func cannotConnect(config *pgx.ConnConfig, err error) error {
-	return fmt.Errorf("cannot connect to Postgres at %s:%d: %w", config.Host, config.Port, connectCause(err))
-}
-
 func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return cannotConnect(config, err)
+		return fmt.Errorf("cannot connect to Postgres at %s:%d: %w", config.Host, config.Port, connectCause(err))
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return check(ctx, conn)

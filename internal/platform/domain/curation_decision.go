@@ -65,7 +65,7 @@ type CurationRuling struct {
 	DecisionID uuid.UUID
 	Outcome    CurationOutcome // applied or refused
 	Reason     string          // of a refusal
-	At         time.Time
+	AppliedAt  time.Time
 }
 
 // Validate returns an error for a ruling that is invalid.
@@ -74,7 +74,7 @@ func (r CurationRuling) Validate() error {
 	if r.Outcome == CurationApplied && r.Reason != "" {
 		reason = errors.New("reason is given, but the decision was applied")
 	}
-	return errors.Join(check.ID("decision_id", r.DecisionID), check.Time("applied_at", r.At, r.At), reason,
+	return errors.Join(check.ID("decision_id", r.DecisionID), check.Time("applied_at", r.AppliedAt, r.AppliedAt), reason,
 		check.OneOf("outcome", r.Outcome, CurationApplied, CurationRefused))
 }
 
@@ -82,7 +82,7 @@ func (r CurationRuling) Validate() error {
 func (d CurationDecision) Settle(r CurationRuling) (settled CurationDecision, changed bool, err error) {
 	switch d.Outcome {
 	case CurationPending:
-		d.Outcome, d.Reason, d.RuledAt = r.Outcome, r.Reason, r.At
+		d.Outcome, d.Reason, d.RuledAt = r.Outcome, r.Reason, r.AppliedAt
 		return d, true, nil
 	case r.Outcome:
 		return d, false, nil

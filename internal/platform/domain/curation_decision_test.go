@@ -14,7 +14,7 @@ import (
 func TestCurationOutcomeIsFinal(t *testing.T) {
 	t.Parallel()
 	rulings := []domain.CurationRuling{
-		{Outcome: domain.CurationApplied, At: noon}, {Outcome: domain.CurationRefused, Reason: "superseded", At: noon},
+		{Outcome: domain.CurationApplied, AppliedAt: noon}, {Outcome: domain.CurationRefused, Reason: "superseded", AppliedAt: noon},
 	}
 	for i, ruling := range rulings {
 		pending := domain.CurationDecision{ID: uuid.New(), Outcome: domain.CurationPending}
@@ -23,7 +23,7 @@ func TestCurationOutcomeIsFinal(t *testing.T) {
 			settled.Reason != ruling.Reason || !settled.RuledAt.Equal(noon) {
 			t.Fatalf("settled as %+v, %t, %v", settled, changed, err)
 		}
-		ruling.At = noon.Add(time.Hour)
+		ruling.AppliedAt = noon.Add(time.Hour)
 		if again, changed, err := settled.Settle(ruling); err != nil || changed || again != settled {
 			t.Errorf("settled again as %+v, %t, %v", again, changed, err)
 		}
@@ -42,12 +42,12 @@ func TestInvalidCurationIsRefused(t *testing.T) {
 			Note: strings.Repeat("x", 2001)}.Validate(noon),
 		"decision_id is missing\napplied_at is missing\noutcome is \"pending\", must be applied or refused": domain.
 			CurationRuling{Outcome: "pending"}.Validate(),
-		"reason is missing": domain.CurationRuling{DecisionID: id, Outcome: "refused", At: noon}.Validate(),
+		"reason is missing": domain.CurationRuling{DecisionID: id, Outcome: "refused", AppliedAt: noon}.Validate(),
 		"reason is given, but the decision was applied": domain.CurationRuling{DecisionID: id, Outcome: "applied",
-			Reason: "superseded", At: noon}.Validate(),
+			Reason: "superseded", AppliedAt: noon}.Validate(),
 		"reason has 501 bytes, the limit is 500": domain.CurationRuling{DecisionID: id, Outcome: "refused",
-			Reason: strings.Repeat("x", 501), At: noon}.Validate(),
-		"": errors.Join(domain.CurationRuling{DecisionID: id, Outcome: "applied", At: noon}.Validate(),
+			Reason: strings.Repeat("x", 501), AppliedAt: noon}.Validate(),
+		"": errors.Join(domain.CurationRuling{DecisionID: id, Outcome: "applied", AppliedAt: noon}.Validate(),
 			domain.CurationDecision{CandidateID: id, Verdict: "approve", DecidedBy: "ada", DecidedAt: noon}.Validate(noon)),
 	} {
 		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {

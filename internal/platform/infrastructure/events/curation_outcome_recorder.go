@@ -16,10 +16,10 @@ const CurationOutcomeRecorderName = "platform.curation_outcome_recorder"
 
 // CurationAppliedEvent is what platform reads of worlds.curation.applied.
 type CurationAppliedEvent struct {
-	DecisionID uuid.UUID `json:"decision_id"`
-	Outcome    string    `json:"outcome"`
-	Reason     string    `json:"reason"`
-	AppliedAt  time.Time `json:"applied_at"`
+	DecisionID uuid.UUID              `json:"decision_id"`
+	Outcome    domain.CurationOutcome `json:"outcome"`
+	Reason     string                 `json:"reason"`
+	AppliedAt  time.Time              `json:"applied_at"`
 }
 
 // CurationDecisions is where the recorder writes.
@@ -35,10 +35,7 @@ type CurationDecisions interface {
 // its event, so an outcome of an unknown decision, or a second and different outcome, is a terminal error.
 func CurationOutcomeRecorder(decisions CurationDecisions) events.EventHandler {
 	return events.HandlerOf(func(_ events.Envelope, applied CurationAppliedEvent) (domain.CurationRuling, error) {
-		ruling := domain.CurationRuling{
-			DecisionID: applied.DecisionID, Outcome: domain.CurationOutcome(applied.Outcome), Reason: applied.Reason,
-			At: applied.AppliedAt,
-		}
+		ruling := domain.CurationRuling(applied)
 		return ruling, ruling.Validate()
 	}, func(ctx context.Context, workspace uuid.NullUUID, ruling domain.CurationRuling) error {
 		decision, found, err := decisions.Lock(ctx, workspace, ruling.DecisionID)

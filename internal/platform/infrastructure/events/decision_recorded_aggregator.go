@@ -15,11 +15,11 @@ const DecisionRecordedAggregatorName = "platform.decision_recorded_aggregator"
 
 // DecisionRecordedEvent is what the aggregator reads of decision.recorded.
 type DecisionRecordedEvent struct {
-	DecisionID     uuid.UUID `json:"decision_id"`
-	RuleID         string    `json:"rule_id"`
-	Outcome        string    `json:"outcome"`
-	OverrideReason string    `json:"override_reason"`
-	DecidedAt      time.Time `json:"decided_at"`
+	DecisionID     uuid.UUID      `json:"decision_id"`
+	RuleID         string         `json:"rule_id"`
+	Outcome        domain.Outcome `json:"outcome"`
+	OverrideReason string         `json:"override_reason"`
+	DecidedAt      time.Time      `json:"decided_at"`
 }
 
 // DecisionRecordedAggregator counts recorded decisions in override patterns. It handles batches, because many decisions
@@ -28,10 +28,7 @@ func DecisionRecordedAggregator(
 	count func(context.Context, uuid.NullUUID, []domain.Ruling) error,
 ) events.BatchHandler {
 	return events.BatchHandlerOf(func(e events.Envelope, recorded DecisionRecordedEvent) (domain.Ruling, error) {
-		ruling := domain.Ruling{
-			DecisionID: recorded.DecisionID, RuleID: recorded.RuleID, Outcome: domain.Outcome(recorded.Outcome),
-			OverrideReason: recorded.OverrideReason, DecidedAt: recorded.DecidedAt,
-		}
+		ruling := domain.Ruling(recorded)
 		return ruling, ruling.Validate(e.OccurredAt)
 	}, count)
 }
