@@ -1,0 +1,92 @@
+package app_test
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/fx"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
+	"spectral/internal/worlds/application"
+)
+
+func TestSubscriptionsOfClasses(t *testing.T) {
+	t.Parallel()
+	contracts, err := app.Contracts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	builders, deps := app.ConsumerBuilders(), app.Deps{Generation: 7}
+	for _, c := range []struct {
+		classes []string
+		want    int
+		agents  bool
+	}{
+		{nil, len(builders), true}, {[]string{"default"}, len(builders) - 1, false}, {[]string{"agents"}, 1, true},
+		{[]string{"agents", " default ", "agents"}, len(builders), true},
+	} {
+		subscriptions, err := app.Subscriptions(builders, contracts, deps, c.classes)
+		isAgents := func(s events.Subscription) bool { return s.EventType == "agent.task.dispatched" }
+		if err != nil || len(subscriptions) != c.want || slices.ContainsFunc(subscriptions, isAgents) != c.agents {
+			t.Errorf("%v: %d subscriptions, want %d: %v", c.classes, len(subscriptions), c.want, err)
+		}
+	}
+	faulty := func(app.Deps) events.Subscription { return events.Subscription{EventType: "worlds.a.happened"} }
+	_, err = app.Subscriptions(append(builders, faulty), contracts, deps, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), `subscription to "worlds.a.happened": `) {
+		t.Errorf("a faulty subscription: %v", err)
+	}
+	_, err = app.Subscriptions(builders, contracts, deps, []string{"agents", "Agents", ""})
+	want := `no consumer belongs to the processing class "": choose among agents, default
+no consumer belongs to the processing class "Agents": choose among agents, default`
+	if !errors.As(err, new(*app.SettingsError)) || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// Each task of the catalog has an executor, and each executor a task.
+func TestTheTaskCatalogIsWhatTheExecutorsDo(t *testing.T) {
+	t.Parallel()
+	catalog := slices.Sorted(maps.Keys(app.TaskCatalog()))
+	executors := slices.Sorted(maps.Keys(app.TaskExecutors(app.Deps{Generation: 1})))
+	if !slices.Equal(catalog, executors) {
+		t.Errorf("TaskCatalog has %v, TaskExecutors has %v: add what is missing", catalog, executors)
+	}
+}
+
+func TestTheBriefingsGoSomewhereByDefault(t *testing.T) {
+	for _, home := range []string{t.TempDir(), ""} {
+		t.Setenv("HOME", home)
+		t.Setenv("XDG_CACHE_HOME", "")
+		dir, err := app.ReadBriefingsDir(func(string) string { return "" })
+		if err != nil || !filepath.IsAbs(dir) {
+			t.Errorf("with home %q: %q, %v", home, dir, err)
+		}
+	}
+	if dir, err := app.ReadBriefingsDir(func(string) string { return "/a/../b/" }); err != nil || dir != "/b" {
+		t.Errorf("%q, %v", dir, err)
+	}
+}
+
+// TestWorkerGraph builds the graph of a worker without running it: nothing is missing that a worker or a command asks
+// for.
+func TestWorkerGraph(t *testing.T) {
+	t.Parallel()
+	const url = "postgres://worker@localhost/spectral"
+	settings := app.Settings{DatabaseURL: url, PoolURL: url, Generation: 1}
+	err := fx.ValidateApp(
+		app.Worker(settings, slog.New(slog.DiscardHandler)),
+		// What commands take out of the graph: fx looks only at what is asked for.
+		fx.Invoke(func(*application.PublishCard, *publish.UnitOfWork) {}),
+	)
+	if err != nil {
+		t.Error(err)
+	}
+}
