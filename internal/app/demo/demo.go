@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -101,23 +100,39 @@ func (d Demo) Run(ctx context.Context, o Options) error {
 	return errors.Join(publishErr, err)
 }
 
-// publishAll publishes one card after another.
+// publishAll publishes one card after another. It ends when ctx ends, even while it waits for a line of standard input.
 func (r *run) publishAll(ctx, alive context.Context) error {
 	cards := madeUp()
 	if r.options.Input != nil {
 		cards = read(r.options.Input)
 	}
+	next := make(chan card)
+	go func() {
+		defer close(next)
+		for c := range cards {
+			select {
+			case next <- c:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
 	var due <-chan time.Time
 	if r.options.Rate > 0 {
 		ticker := time.NewTicker(max(time.Duration(float64(time.Second)/r.options.Rate), time.Microsecond))
 		defer ticker.Stop()
 		due = ticker.C
 	}
-	for c := range interruptible(ctx, cards) {
-		if err := r.publishOne(alive, c); err != nil {
-			return err
-		}
-		if r.options.Count > 0 && r.published.Load() >= int64(r.options.Count) {
+	for ctx.Err() == nil && (r.options.Count == 0 || r.published.Load() < int64(r.options.Count)) {
+		select {
+		case c, ok := <-next:
+			if !ok {
+				return nil
+			}
+			if err := r.publishOne(alive, c); err != nil {
+				return err
+			}
+		case <-ctx.Done():
 			return nil
 		}
 		if due != nil {
@@ -128,33 +143,6 @@ func (r *run) publishAll(ctx, alive context.Context) error {
 		}
 	}
 	return nil
-}
-
-// interruptible ends a sequence when ctx ends, even while it waits for an element, such as a line of standard input.
-func interruptible(ctx context.Context, cards iter.Seq[card]) iter.Seq[card] {
-	return func(yield func(card) bool) {
-		next := make(chan card)
-		go func() {
-			defer close(next)
-			for c := range cards {
-				select {
-				case next <- c:
-				case <-ctx.Done():
-					return
-				}
-			}
-		}()
-		for {
-			select {
-			case c, ok := <-next:
-				if !ok || ctx.Err() != nil || !yield(c) {
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
 }
 
 func (r *run) publishOne(ctx context.Context, c card) error {

@@ -152,7 +152,7 @@ func (s *Server) run(ctx context.Context, c Config) (err error) {
 	defer out.Close()
 	s.cmd = s.acct.command(context.Background(), s.programs.path("postgres"), c.serverArgs(s.data(), s.port)...)
 	s.cmd.Stdout, s.cmd.Stderr = out, out
-	if err := s.cmd.Start(); err != nil {
+	if err = s.cmd.Start(); err != nil {
 		return err
 	}
 	s.exited = make(chan struct{})
@@ -160,11 +160,10 @@ func (s *Server) run(ctx context.Context, c Config) (err error) {
 		_ = s.cmd.Wait() // ProcessState has the result
 		close(s.exited)
 	}()
-	if err := s.awaitReady(ctx); err != nil {
+	if err = s.awaitReady(ctx); err != nil {
 		s.quit()
-		return err
 	}
-	return nil
+	return err
 }
 
 func freePort() (int, error) {
@@ -219,29 +218,29 @@ func (s *Server) Stop(ctx context.Context) error {
 			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended before (%s). The end of its log:\n%s",
 				s.cmd.ProcessState, s.logTail())
 		default:
-			if s.ephemeral || !s.shutdown(ctx) { // an ephemeral server has nothing to save
-				s.quit()
+			if !s.ephemeral { // which has nothing to save
+				s.shutdown(ctx)
 			}
+			s.quit()
 		}
 		s.stopErr = errors.Join(s.stopErr, s.release())
 	})
 	return s.stopErr
 }
 
-// shutdown lets the server write its data and end, and reports whether it ended in time.
-func (s *Server) shutdown(ctx context.Context) bool {
+// shutdown lets the server write its data and end, if it does so in time.
+func (s *Server) shutdown(ctx context.Context) {
 	_ = s.cmd.Process.Signal(syscall.SIGINT)
+	ctx, cancel := context.WithTimeout(ctx, stopGrace)
+	defer cancel()
 	select {
 	case <-s.exited:
-		return true
 	case <-ctx.Done():
-	case <-time.After(stopGrace):
+		s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", logData, s.data())
 	}
-	s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", logData, s.data())
-	return false
 }
 
-// quit ends the server without saving anything, and waits for it. The next start recovers the data.
+// quit ends the server, if it still runs, without saving anything, and waits for it. The next start recovers the data.
 func (s *Server) quit() {
 	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
 	select {

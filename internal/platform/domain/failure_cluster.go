@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -114,27 +115,21 @@ func (c FailureCluster) Raise(d FailureDetection, now time.Time) (FailureCluster
 }
 
 func (c *FailureCluster) count(f FailureCount) {
-	of := func(kind string) int {
-		return slices.IndexFunc(c.Failures, func(known FailureCount) bool { return known.Kind == kind })
+	same := func(known FailureCount) bool { return known.Kind == f.Kind }
+	if len(c.Failures) >= MaxFailureKinds-1 && !slices.ContainsFunc(c.Failures, same) {
+		f.Kind = OtherKind // the last place is for all other kinds
 	}
-	i := of(f.Kind)
-	if i < 0 && len(c.Failures) >= MaxFailureKinds-1 { // the last place is for all other kinds
-		f.Kind = OtherKind
-		i = of(OtherKind)
-	}
+	i := slices.IndexFunc(c.Failures, same)
 	if i < 0 {
 		c.Failures = append(c.Failures, f)
 		return
 	}
 	c.Failures[i].Count += f.Count
-	if f.Example != "" {
-		c.Failures[i].Example = f.Example
-	}
+	c.Failures[i].Example = cmp.Or(f.Example, c.Failures[i].Example)
 }
 
 // Count returns the number of all failures.
-func (c FailureCluster) Count() int64 {
-	n := int64(0)
+func (c FailureCluster) Count() (n int64) {
 	for _, f := range c.Failures {
 		n += f.Count
 	}
