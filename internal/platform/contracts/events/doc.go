@@ -3,7 +3,7 @@
 // internal/app and the contract tests import this package.
 //
 //   - decision_recorded.go: a decision about a rule's proposal was recorded
-//   - failure_cluster_detected.go, failure_cluster_detected_v2.go: a failure cluster has grown; version 1 is deprecated
+//   - failure_cluster_detected.go: a failure cluster has grown, in two versions; the first is deprecated
 //   - memory_promoted.go: a memory was promoted
 //   - curation_decided.go: curators decided on a rule candidate
 //   - agent_task_dispatched.go: an agent task waits for a worker
