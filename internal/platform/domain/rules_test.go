@@ -155,7 +155,8 @@ func TestInvalidMemoriesAreRefused(t *testing.T) {
 func TestCurationOutcomeIsFinal(t *testing.T) {
 	t.Parallel()
 	rulings := []domain.CurationRuling{
-		{Outcome: domain.CurationApplied, AppliedAt: noon}, {Outcome: domain.CurationRefused, Reason: "superseded", AppliedAt: noon},
+		{Outcome: domain.CurationApplied, AppliedAt: noon},
+		{Outcome: domain.CurationRefused, Reason: "superseded", AppliedAt: noon},
 	}
 	for i, ruling := range rulings {
 		pending := domain.CurationDecision{ID: uuid.New(), Outcome: domain.CurationPending}
