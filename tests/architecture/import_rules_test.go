@@ -110,9 +110,18 @@ var importRules = append(adapterRules(), []rule{
 	},
 	{
 		name:   "doctor without SQL",
-		reason: "package operator reads the facts, and the doctor judges them",
+		reason: "generated queries, on a connection of package operator, read the facts, and the doctor judges them",
 		files:  "internal/app/doctor/...",
 		forbid: []string{pgx, sql},
+	},
+	{
+		name:   "doctor's generated queries",
+		reason: "package operator gives them a read-only transaction, and the doctor judges what they return",
+		files:  "...",
+		forbid: []string{"spectral/internal/core/events/infrastructure/postgres/doctordb/..."},
+		except: []exception{
+			{files: "internal/core/events/infrastructure/postgres/operator/..."}, {files: "internal/app/doctor/..."},
+		},
 	},
 	{
 		name:   "cobra",

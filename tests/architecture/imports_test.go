@@ -211,6 +211,8 @@ func TestImportRulesReport(t *testing.T) {
 		{"internal/app/doctor/a.go", driver, "doctor without SQL"},
 		{"cmd/workers/a.go", "github.com/spf13/pflag", "cobra"},
 		{"internal/app/a.go", adapter + "/coredb", "core's generated queries"},
+		{"internal/app/doctor/a.go", adapter + "/doctordb", ""},
+		{"internal/app/cli/a.go", adapter + "/doctordb", "doctor's generated queries"},
 		{"internal/core/events/infrastructure/postgres/lease/a.go", adapter + "/dispatch", ""},
 		{"internal/core/events/infrastructure/postgres/operator/a.go", adapter + "/publish", "adapter: operator"},
 		{"internal/platform/infrastructure/events/a.go", adapter + "/worker", "adapter: worker, contexts"},

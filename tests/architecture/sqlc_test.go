@@ -65,8 +65,8 @@ func readSQLC(tree fs.FS) (sqlcConfig, error) {
 
 var migrationForm = regexp.MustCompile(`^(\d{5})_([a-z]+)_[a-z0-9_]+\.sql$`)
 
-// checkSQLC checks that each owner of tables (the contexts and core) has one block, which reads exactly its migrations
-// and queries and writes into its adapter.
+// checkSQLC checks that each owner of tables (the contexts and core), and the doctor, which reads core's, has one block
+// that reads exactly its migrations and queries and writes into its adapter.
 func checkSQLC(tree fs.FS) ([]string, error) {
 	config, err := readSQLC(tree)
 	if err != nil {
@@ -75,9 +75,10 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 	var problems []string
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	owners := append([]string{"core"}, contexts...)
-	homes := map[string]string{"core": "internal/core/events/infrastructure/postgres"}
+	const home = "internal/core/events/infrastructure/postgres"
+	homes, tablesOf := map[string]string{"core": home, "doctor": home}, map[string]string{"core": "core", "doctor": "core"}
 	for _, context := range contexts {
-		homes[context] = "internal/" + context + "/infrastructure/postgres"
+		homes[context], tablesOf[context] = "internal/"+context+"/infrastructure/postgres", context
 	}
 
 	migrations, faults, err := readMigrations(tree, owners)
@@ -89,7 +90,7 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 	blocks := make(map[string]bool)
 	for _, block := range config.SQL {
 		owner := ""
-		for _, o := range owners {
+		for o := range homes {
 			if slices.Equal(block.Queries, oneOrMore{"db/queries/" + o}) {
 				owner = o
 			}
@@ -117,18 +118,18 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 			}
 		}
 		for _, file := range slices.Sorted(maps.Keys(reads)) {
-			if migrations[file] != owner {
+			if migrations[file] != tablesOf[owner] {
 				fail("sqlc.yaml: the block of %s reads %s, which is not its migration: its queries could reach another "+
 					"context's tables", owner, file)
 			}
 		}
 		for _, file := range slices.Sorted(maps.Keys(migrations)) {
-			if migrations[file] == owner && !reads[file] {
+			if migrations[file] == tablesOf[owner] && !reads[file] {
 				fail("sqlc.yaml: the block of %s does not read %s", owner, file)
 			}
 		}
 	}
-	for _, owner := range owners {
+	for _, owner := range slices.Sorted(maps.Keys(homes)) {
 		if !blocks[owner] {
 			fail("sqlc.yaml: %s has no block", owner)
 		}
@@ -181,6 +182,9 @@ sql:
   - queries: db/queries/core
     schema: ["db/migrations/*_core_*.sql"]
     gen: {go: &go {package: coredb, out: internal/core/events/infrastructure/postgres/coredb, sql_package: pgx/v5}}
+  - queries: db/queries/doctor
+    schema: ["db/migrations/*_core_*.sql"]
+    gen: {go: {<<: *go, package: doctordb, out: internal/core/events/infrastructure/postgres/doctordb}}
   - queries: [db/queries/platform]
     schema: db/migrations/*_platform_*.sql
     gen: {go: {<<: *go, package: platformdb, out: internal/platform/infrastructure/postgres/platformdb}}

@@ -2,10 +2,10 @@
 // finding what to do. It changes nothing; it sends one notification, on its own channel.
 //
 // It acts as the login of DATABASE_URL, which has to be a member of spectral_operator. What that login may not see is
-// reported as unknown, never as fine. Package operator reads the facts; this package judges them.
+// reported as unknown, never as fine. db/queries/doctor reads the facts, on a connection of package operator; this
+// package judges them.
 //
-//	doctor.go    Examine: one pass, its report
-//	checks.go    the list of checks
+//	doctor.go    Examine: one pass, its report, the list of checks
 //	server.go    the server, its clock, connections and notifications
 //	settings.go  settings of roles and databases
 //	schema.go    migrations, schema, privileges, registered event types

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/doctordb"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
@@ -79,6 +80,22 @@ type Config struct {
 	Checks []string
 }
 
+// check examines one subject. It adds what is wrong to the examination, and returns the figures that it looked at.
+type check func(context.Context, *examination) (detail string, err error)
+
+// checks in the order in which they are made and shown: a check comes after those that it depends on.
+var checks = []struct {
+	name string
+	run  check
+}{
+	{"server", server}, {"settings", settings}, {"migrations", migrations}, {"schema", schema}, {"tables", tables},
+	{"indexes", indexes}, {"privileges", privileges}, {"logins", logins}, {"clock", clock},
+	{"notifications", notifications}, {"queue", notificationQueue}, {"connections", connections},
+	{"generations", generations}, {"paused", paused}, {"unhandled", unhandled}, {"channels", channels},
+	{"listeners", listeners}, {"leases", leases}, {"failures", failures}, {"retention", retention},
+	{"snapshots", snapshots}, {"transactions", transactions}, {"vacuum", vacuum}, {"scale", scale},
+}
+
 // Names returns the names of the checks, in their order.
 func Names() []string {
 	names := make([]string, len(checks))
@@ -104,14 +121,18 @@ const checkTimeout = 15 * time.Second
 // examination is what a running check reads, and what it has found.
 type examination struct {
 	Config
-	facts    *operator.Inspector
-	findings []Finding
+	facts     *doctordb.Queries
+	inspector *operator.Inspector
+	findings  []Finding
 }
 
-// found adds a finding.
-func (e *examination) found(state State, problem, fix string) {
-	e.findings = append(e.findings, Finding{state, problem, fix})
+// found adds a finding. Its problem is formatted; its fix is added by [Finding.fix].
+func (e *examination) found(state State, problem string, args ...any) *Finding {
+	e.findings = append(e.findings, Finding{State: state, Problem: fmt.Sprintf(problem, args...)})
+	return &e.findings[len(e.findings)-1]
 }
+
+func (f *Finding) fix(format string, args ...any) { f.Fix = fmt.Sprintf(format, args...) }
 
 // Examine makes one pass. It returns an error if the database cannot be examined at all; the report has what a single
 // check could not see.
@@ -130,8 +151,8 @@ func Examine(ctx context.Context, config Config) (report Report, err error) {
 		if err := inspector.Connect(ctx); err != nil {
 			return Report{}, err
 		}
-		report.Results = append(report.Results, examine(ctx, c.name, c.run,
-			&examination{Config: config, facts: inspector}))
+		e := &examination{Config: config, inspector: inspector, findings: []Finding{}} // in JSON never null
+		report.Results = append(report.Results, e.examine(ctx, c.name, c.run))
 		if ctx.Err() != nil {
 			return Report{}, ctx.Err()
 		}
@@ -140,35 +161,39 @@ func Examine(ctx context.Context, config Config) (report Report, err error) {
 }
 
 // examine makes one check.
-func examine(ctx context.Context, name string, run check, e *examination) Result {
+func (e *examination) examine(ctx context.Context, name string, run check) Result {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	result := Result{Check: name, State: Fine, Findings: []Finding{}} // in JSON never null
-	detail, err := run(ctx, e)
-	if err != nil {
-		e.findings = append(e.findings, unknown(err))
+	result := Result{Check: name, State: Fine}
+	var err error
+	if e.facts, err = e.inspector.Facts(ctx); err == nil {
+		result.Detail, err = run(ctx, e)
 	}
-	result.Findings = append(result.Findings, e.findings...)
-	for _, f := range result.Findings {
+	if err != nil {
+		e.failed(err)
+	}
+	for _, f := range e.findings {
 		result.State = worse(result.State, f.State)
 	}
-	if ranks[result.State] == 0 {
-		result.Detail = detail
+	if ranks[result.State] > 0 {
+		result.Detail = ""
 	}
+	result.Findings = e.findings
 	return result
 }
 
-// unknown is the finding of a check that failed.
-func unknown(err error) Finding {
-	fix := "run `workers doctor` again; if the error stays, correct what it says"
+// failed adds the finding of a check that failed.
+func (e *examination) failed(err error) {
+	f := e.found(Unknown, "the check failed: %s", strings.Join(strings.Fields(err.Error()), " "))
 	switch {
 	case operator.IsDenied(err):
-		fix = "`workers doctor privileges` shows what the role lacks, if the login is a member of " + operator.Role +
-			"; if it is not, grant it that role"
+		f.fix("`workers doctor privileges` shows what the role lacks, if the login is a member of %s; if it is not, grant "+
+			"it that role", operator.Role)
 	case operator.IsTimeout(err):
-		fix = "run `workers doctor transactions`, which names the session that holds a lock, and then this check again"
+		f.fix("run `workers doctor transactions`, which names the session that holds a lock, and then this check again")
+	default:
+		f.fix("run `workers doctor` again; if the error stays, correct what it says")
 	}
-	return Finding{Unknown, "the check failed: " + strings.Join(strings.Fields(err.Error()), " "), fix}
 }
 
 // span prints a number of seconds.

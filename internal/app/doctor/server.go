@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres/doctordb"
 )
 
 // fixedIn has the first minor version of each major one without the faults of [serverFaults]: those of February 2026.
@@ -33,14 +34,14 @@ func server(ctx context.Context, e *examination) (string, error) {
 		return "", err
 	}
 	if s.Standby {
-		e.found(Critical, "DATABASE_URL leads to a standby server, which is read-only",
-			"point DATABASE_URL at the primary, or name all hosts in it with target_session_attrs=read-write")
+		e.found(Critical, "DATABASE_URL leads to a standby server, which is read-only").
+			fix("point DATABASE_URL at the primary, or name all hosts in it with target_session_attrs=read-write")
 	}
 	if isFaulty(int(s.Version)) {
 		major := int(s.Version) / 10000
 		for _, f := range serverFaults {
-			e.found(Warning, fmt.Sprintf("PostgreSQL %s has a known fault: %s", s.VersionText, f.fault),
-				fmt.Sprintf("update Postgres to %d.%d or later%s", major, fixedIn[major], f.workaround))
+			e.found(Warning, "PostgreSQL %s has a known fault: %s", s.VersionText, f.fault).
+				fix("update Postgres to %d.%d or later%s", major, fixedIn[major], f.workaround)
 		}
 	}
 	return fmt.Sprintf("PostgreSQL %s, up for %s", s.VersionText, span(s.UpSeconds)), nil
@@ -55,7 +56,7 @@ func clock(ctx context.Context, e *examination) (string, error) {
 	var difference, roundTrip time.Duration
 	for i := range 3 { // the shortest round trip is the most exact
 		before := e.Now()
-		there, err := e.facts.Time(ctx)
+		there, err := e.facts.Now(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -70,8 +71,8 @@ func clock(ctx context.Context, e *examination) (string, error) {
 	detail := fmt.Sprintf("the database's clock is %s %s this host's, plus or minus %s",
 		difference.Abs().Round(time.Millisecond), direction, (roundTrip / 2).Round(time.Millisecond))
 	if difference.Abs()-roundTrip/2 > maxClockDifference {
-		e.found(Warning, detail+": logs do not line up, and times that producers set are off; no event is lost",
-			"set both clocks by NTP; on each host `timedatectl` shows whether that is done")
+		e.found(Warning, "%s: logs do not line up, and times that producers set are off; no event is lost", detail).
+			fix("set both clocks by NTP; on each host `timedatectl` shows whether that is done")
 	}
 	return detail, nil
 }
@@ -80,7 +81,7 @@ func clock(ctx context.Context, e *examination) (string, error) {
 const minFreeShare = 10
 
 func connections(ctx context.Context, e *examination) (string, error) {
-	c, logins, err := e.facts.Connections(ctx, app.Roles())
+	c, err := e.facts.Connections(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -88,39 +89,37 @@ func connections(ctx context.Context, e *examination) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	usable := int(c.MaxConnections - c.Reserved)
-	free := usable - int(c.Used)
+	usable := c.MaxConnections - c.Reserved
+	free := usable - c.Used
 	if c.DatabaseLimit >= 0 {
-		free = min(free, int(c.DatabaseLimit-c.UsedInDatabase))
+		free = min(free, c.DatabaseLimit-c.UsedInDatabase)
 	}
-	if free < worker {
-		e.found(Warning, fmt.Sprintf("only %s left, and a worker of this build takes up to %d: one that starts now may "+
-			"not get them all", app.Counted(max(free, 0), "connection"), worker),
-			"raise max_connections or the database's connection limit, or point SPECTRAL_POOL_URL at a pooler, or lower "+
-				"pool_max_conns in the URL")
+	if int(free) < worker {
+		e.found(Warning, "only %s left, and a worker of this build takes up to %d: one that starts now may not get them all",
+			app.Counted(max(free, 0), "connection"), worker).fix("raise max_connections or the database's connection limit, " +
+			"or point SPECTRAL_POOL_URL at a pooler, or lower pool_max_conns in the URL")
 	}
-	report := func(what string, used, limit int, fix string) {
+	report := func(what string, used, limit int32, fix string) {
 		if limit >= 0 && (limit-used)*100 <= limit*minFreeShare {
-			e.found(Warning, fmt.Sprintf("%s has %d of %d connections in use: workers that start or reconnect may get none",
-				what, used, limit), fix)
+			e.found(Warning, "%s has %d of %d connections in use: workers that start or reconnect may get none", what, used,
+				limit).fix("%s", fix)
 		}
 	}
-	report("the server", int(c.Used), usable, "find who has them, with `select usename, application_name, count(*) from "+
+	report("the server", c.Used, usable, "find who has them, with `select usename, application_name, count(*) from "+
 		"pg_stat_activity group by 1, 2 order by 3 desc;`; then raise max_connections, or point SPECTRAL_POOL_URL at a "+
 		"pooler")
-	report("database "+c.Database, int(c.UsedInDatabase), int(c.DatabaseLimit), fmt.Sprintf(
+	report("database "+c.Database, c.UsedInDatabase, c.DatabaseLimit, fmt.Sprintf(
 		"as its owner, run `alter database %s connection limit %d;`", c.Database, 2*max(int(c.DatabaseLimit), worker)))
+	logins, err := e.facts.LoginLimits(ctx, doctordb.LoginLimitsParams{Roles: app.Roles(), AtMost: maxListed})
 	for _, l := range logins {
-		report("login "+l.Name, int(l.Used), int(l.ConnectionLimit), fmt.Sprintf(
+		report("login "+l.Name, l.Used, l.ConnectionLimit, fmt.Sprintf(
 			"as a superuser, run `alter role %s connection limit %d;`", l.Name, 2*max(int(l.ConnectionLimit), worker)))
 		if l.Expired {
-			e.found(Warning, fmt.Sprintf("the password of login %s has expired: the login cannot connect with it",
-				l.Name),
-				fmt.Sprintf("as a superuser, run `alter role %s valid until 'infinity';`, or set a new password",
-					l.Name))
+			e.found(Warning, "the password of login %s has expired: the login cannot connect with it", l.Name).
+				fix("as a superuser, run `alter role %s valid until 'infinity';`, or set a new password", l.Name)
 		}
 	}
-	return fmt.Sprintf("%d of %d in use; a worker of this build takes up to %d", c.Used, usable, worker), nil
+	return fmt.Sprintf("%d of %d in use; a worker of this build takes up to %d", c.Used, usable, worker), err
 }
 
 // notifyWait is how long a notification may take to arrive.
@@ -129,18 +128,18 @@ const notifyWait = 3 * time.Second
 // notifications sends a notification to itself, as a worker's self-test does.
 func notifications(ctx context.Context, e *examination) (string, error) {
 	sent := e.Now()
-	n, err := e.facts.Notify(ctx, notifyWait)
+	n, err := e.inspector.Notify(ctx, notifyWait)
 	switch {
 	case err != nil:
 		return "", err
 	case n.Pooled:
 		e.found(Critical, "DATABASE_URL leads through a transaction pooler, behind which LISTEN gets nothing: events wait "+
-			"for the poll, up to 5 s", "point DATABASE_URL straight at Postgres (port 5432 in most setups), and only "+
+			"for the poll, up to 5 s").fix("point DATABASE_URL straight at Postgres (port 5432 in most setups), and only " +
 			"SPECTRAL_POOL_URL at the pooler; then restart the workers")
 	case !n.Arrived:
-		e.found(Critical, fmt.Sprintf("a notification that the doctor sent to itself did not arrive within %s: events "+
-			"wait for the poll, up to 5 s", notifyWait), "look for a pooler or proxy between this host and Postgres; then "+
-			"run `workers doctor queue`, because a full queue looks the same")
+		e.found(Critical, "a notification that the doctor sent to itself did not arrive within %s: events wait for the "+
+			"poll, up to 5 s", notifyWait).fix("look for a pooler or proxy between this host and Postgres; then run `workers " +
+			"doctor queue`, because a full queue looks the same")
 	}
 	return fmt.Sprintf("a notification to itself arrived after %s", e.Now().Sub(sent).Round(time.Millisecond)), nil
 }
@@ -161,9 +160,9 @@ func notificationQueue(ctx context.Context, e *examination) (string, error) {
 	share, err := e.facts.NotificationQueue(ctx)
 	detail := fmt.Sprintf("%.1f %% full", 100*share)
 	if state := queueState(share); state != Fine {
-		e.found(state, "the notification queue is "+detail+": once it is full, each commit that notifies fails, and "+
-			"publishing with it", "run `workers doctor transactions`, which names the session that holds it up: one that "+
-			"listens and idles in a transaction; end that session")
+		e.found(state, "the notification queue is %s: once it is full, each commit that notifies fails, and publishing with "+
+			"it", detail).fix("run `workers doctor transactions`, which names the session that holds it up: one that listens " +
+			"and idles in a transaction; end that session")
 	}
 	return detail, err
 }

@@ -60,36 +60,31 @@ func settings(ctx context.Context, e *examination) (string, error) {
 		if !h.harmful(s.Value) {
 			continue
 		}
-		_, given := e.facts.RuntimeParams()[s.Name]
-		where, fix := settingFix(s.Name, s.Scope, s.Owner, given)
-		e.found(h.state, s.Name+" is "+h.harm+where, fix)
+		f := e.found(h.state, "%s is %s", s.Name, h.harm)
+		_, given := e.inspector.RuntimeParams()[s.Name]
+		switch {
+		case s.Scope != "":
+			who := "a superuser"
+			if s.Owner != "" {
+				who = s.Owner + " or a superuser"
+			}
+			reset := "alter " + s.Scope + " reset " + s.Name + ";"
+			switch s.Name { // these would refuse the statement that removes them
+			case "default_transaction_read_only":
+				reset = "begin read write; " + reset + " commit;"
+			case "role":
+				reset = "set role none; " + reset
+			}
+			f.Problem += ", in the sessions of " + s.Scope
+			f.fix("as %s, run `%s`; it holds from the next connection on", who, reset)
+		case given:
+			f.Problem += ", in the sessions that connect as this one does"
+			f.fix("remove %s from DATABASE_URL or PGOPTIONS", s.Name)
+		default:
+			f.Problem += ", for the whole server"
+			f.fix("as a superuser, run `alter system reset %s; select pg_reload_conf();`; it may also be in the configuration "+
+				"file, on the server's command line, or set by your provider", s.Name)
+		}
 	}
 	return "commits reach the disk, triggers fire, autovacuum runs", err
-}
-
-// settingFix says where a setting is made, and how to remove it there. An empty scope is the session's own or the
-// server's; an empty owner a superuser.
-func settingFix(name, scope, owner string, given bool) (where, fix string) {
-	switch {
-	case scope != "":
-		who := "a superuser"
-		if owner != "" {
-			who = owner + " or a superuser"
-		}
-		reset := "alter " + scope + " reset " + name + ";"
-		switch name { // these would refuse the statement that removes them
-		case "default_transaction_read_only":
-			reset = "begin read write; " + reset + " commit;"
-		case "role":
-			reset = "set role none; " + reset
-		}
-		return ", in the sessions of " + scope, "as " + who + ", run `" + reset +
-			"`; it holds from the next connection on"
-	case given:
-		return ", in the sessions that connect as this one does", "remove " + name + " from DATABASE_URL or PGOPTIONS"
-	default:
-		return ", for the whole server", "as a superuser, run `alter system reset " + name +
-			"; select pg_reload_conf();`; it may " +
-			"also be in the configuration file, on the server's command line, or set by your provider"
-	}
 }

@@ -6,8 +6,11 @@ import (
 	"time"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres/operator"
+	"spectral/internal/core/events/infrastructure/postgres/doctordb"
 )
+
+// maxListed is how many things of one kind are named, where there may be very many.
+const maxListed = 20
 
 // oldSnapshotIDs is the age in transactions from which a snapshot is old, however short a time it has been held.
 const oldSnapshotIDs = 1_000_000
@@ -21,93 +24,95 @@ func terminate(pid, login string) string {
 		login, pid)
 }
 
+// holder names what holds a snapshot, and says how to end it.
+func holder(s doctordb.SnapshotsRow) (name, fix string) {
+	switch s.Kind {
+	case "prepared":
+		return fmt.Sprintf("prepared transaction %s of %s", s.ID, s.Login),
+			fmt.Sprintf("as %s or a superuser, in database %s, run `rollback prepared %s;`", s.Login, s.Detail, s.ID)
+	case "slot":
+		return "replication slot " + s.ID, "bring its consumer back; or, as a login with REPLICATION or a superuser, run " +
+			"`select pg_drop_replication_slot(" + s.ID + ");`"
+	case "standby":
+		return "standby " + s.ID + ", through hot_standby_feedback,", "end the long query on the standby"
+	default:
+		return fmt.Sprintf("session %s of %s (%s)", s.ID, s.Login, s.Detail), terminate(s.ID, s.Login)
+	}
+}
+
 // snapshots finds what keeps dead rows from being removed: claims then read them all.
 func snapshots(ctx context.Context, e *examination) (string, error) {
-	held, hidden, err := e.facts.Snapshots(ctx)
-	if err != nil {
-		return "", err
+	held, err := e.facts.Snapshots(ctx)
+	if err == nil {
+		err = e.unseen(ctx, true)
 	}
-	e.unseen(hidden)
-	describe := func(s operator.Snapshot) (holder, fix string) {
-		switch s.Kind {
-		case "prepared":
-			return fmt.Sprintf("prepared transaction %s of %s", s.ID, s.Login),
-				fmt.Sprintf("as %s or a superuser, in database %s, run `rollback prepared %s;`", s.Login, s.Detail, s.ID)
-		case "slot":
-			return "replication slot " + s.ID, "bring its consumer back; or, as a login with REPLICATION or a superuser, " +
-				"run `select pg_drop_replication_slot(" + s.ID + ");`"
-		case "standby":
-			return "standby " + s.ID + ", through hot_standby_feedback,", "end the long query on the standby"
-		default:
-			return fmt.Sprintf("session %s of %s (%s)", s.ID, s.Login, s.Detail), terminate(s.ID, s.Login)
-		}
+	if err != nil || len(held) == 0 {
+		return "no snapshot is held", err
 	}
-	for _, s := range held[:min(len(held), operator.MaxListed)] {
+	for _, s := range held[:min(len(held), maxListed)] {
 		if s.Ids >= oldSnapshotIDs || s.Seconds >= e.SnapshotAfter.Seconds() {
 			since := ""
 			if s.Seconds > 0 {
 				since = " for " + span(s.Seconds)
 			}
-			holder, fix := describe(s)
-			e.found(Warning, fmt.Sprintf("%s has held a snapshot%s, %s old: rows that died since cannot be removed, and "+
-				"claims slow down", holder, since, app.Counted(s.Ids, "transaction")), fix)
+			name, fix := holder(s)
+			e.found(Warning, "%s has held a snapshot%s, %s old: rows that died since cannot be removed, and claims slow down",
+				name, since, app.Counted(s.Ids, "transaction")).fix("%s", fix)
 		}
 	}
-	if len(held) == 0 {
-		return "no snapshot is held", nil
-	}
-	holder, _ := describe(held[0])
-	return fmt.Sprintf("the oldest is %s old: %s", app.Counted(held[0].Ids, "transaction"), holder), nil
+	name, _ := holder(held[0])
+	return fmt.Sprintf("the oldest is %s old: %s", app.Counted(held[0].Ids, "transaction"), name), nil
 }
 
-// unseen adds the sessions whose state is not known.
-func (e *examination) unseen(s operator.HiddenSessions) {
+// unseen finds sessions whose state is not known: of those that hold a snapshot, or else of this database.
+func (e *examination) unseen(ctx context.Context, snapshots bool) error {
+	s, err := e.facts.Sessions(ctx, snapshots)
 	if s.Hidden > 0 {
-		e.found(Unknown, fmt.Sprintf("this login may not see what %s of other logins do",
-			app.Counted(s.Hidden, "session")),
-			"as a superuser, run `grant pg_read_all_stats to "+e.facts.Login()+";`")
+		e.found(Unknown, "this login may not see what %s of other logins do", app.Counted(s.Hidden, "session")).
+			fix("as a superuser, run `grant pg_read_all_stats to %s;`", e.inspector.Login())
 	}
 	if s.Untracked > 0 {
-		e.found(Unknown, fmt.Sprintf("the state of %s is not known: track_activities is off there",
-			app.Counted(s.Untracked, "session")), "run `workers doctor settings`, which finds where it is set; the sessions "+
-			"keep it until they reconnect: `select pid, usename, application_name from pg_stat_activity where state = "+
-			"'disabled';`")
+		e.found(Unknown, "the state of %s is not known: track_activities is off there", app.Counted(s.Untracked, "session")).
+			fix("run `workers doctor settings`, which finds where it is set; the sessions keep it until they reconnect: " +
+				"`select pid, usename, application_name from pg_stat_activity where state = 'disabled';`")
 	}
+	return err
 }
 
 // transactions finds sessions that idle in a transaction, which hold locks, and the notification queue if they listen;
 // sessions that keep others waiting for a lock, such as a worker whose handler hangs; and prepared transactions, which
 // notifications do not support.
 func transactions(ctx context.Context, e *examination) (string, error) {
-	blockers, prepared, hidden, err := e.facts.Transactions(ctx, e.IdleAfter)
+	blockers, err := e.facts.Blockers(ctx, doctordb.BlockersParams{IdleSeconds: e.IdleAfter.Seconds(), AtMost: maxListed})
+	if err != nil {
+		return "", err
+	}
 	for _, b := range blockers {
-		problem := fmt.Sprintf("session %d of %s (%s)", b.Pid, b.Login, b.Application)
-		fix := terminate(fmt.Sprint(b.Pid), b.Login)
+		doing, condition := " is "+b.State+" and holds a lock", "if it does not end by itself: "
 		switch {
 		case b.IdleSeconds > 0:
-			problem += fmt.Sprintf(" has been idle in a transaction for %s: it holds its locks, and the notification queue "+
-				"if it listens", span(b.IdleSeconds))
+			doing, condition = fmt.Sprintf(" has been idle in a transaction for %s: it holds its locks, and the notification "+
+				"queue if it listens", span(b.IdleSeconds)), ""
 		case b.State == "":
-			problem += " holds a lock"
-			fix = "if it does not end by itself: " + fix
-		default:
-			problem += " is " + b.State + " and holds a lock"
-			fix = "if it does not end by itself: " + fix
+			doing = " holds a lock"
 		}
 		if b.Waiting > 0 {
-			problem += fmt.Sprintf("; it keeps %s waiting, the longest for %s", app.Counted(b.Waiting, "session"),
+			doing += fmt.Sprintf("; it keeps %s waiting, the longest for %s", app.Counted(b.Waiting, "session"),
 				span(b.LongestSeconds))
 		}
-		e.found(Warning, problem, fix)
+		e.found(Warning, "session %d of %s (%s)%s", b.Pid, b.Login, b.Application, doing).
+			fix("%s%s", condition, terminate(fmt.Sprint(b.Pid), b.Login))
+	}
+	prepared, err := e.facts.Prepared(ctx, maxListed)
+	if err != nil {
+		return "", err
 	}
 	for _, id := range prepared {
-		e.found(Warning, "transaction "+id+" is prepared and not committed: it holds its locks, and events that it "+
-			"published would wake no "+
-			"worker", "as the login that prepared it or a superuser, run `rollback prepared "+id+";`; or commit it, if its "+
-			"coordinator committed elsewhere")
+		e.found(Warning, "transaction %s is prepared and not committed: it holds its locks, and events that it published "+
+			"would wake no worker", id).fix("as the login that prepared it or a superuser, run `rollback prepared %s;`; or "+
+			"commit it, if its coordinator committed elsewhere", id)
 	}
-	e.unseen(hidden)
-	return "no session idles in a transaction or keeps others waiting for a lock", err
+	return "no session idles in a transaction or keeps others waiting for a lock", e.unseen(ctx, false)
 }
 
 // vacuum finds tables that autovacuum does not keep up with.
@@ -120,20 +125,19 @@ func vacuum(ctx context.Context, e *examination) (string, error) {
 		}
 		switch {
 		case t.Off != "":
-			e.found(Warning, fmt.Sprintf("autovacuum is off for %s (%s): dead rows pile up and claims slow down",
-				t.Name, t.Off),
-				fmt.Sprintf("as spectral_owner, run `alter table %s reset (%s);`", t.Name, t.Off))
+			e.found(Warning, "autovacuum is off for %s (%s): dead rows pile up and claims slow down", t.Name, t.Off).
+				fix("as spectral_owner, run `alter table %s reset (%s);`", t.Name, t.Off)
 		// after a sweep autovacuum needs a while
 		case t.Dead > 10_000 && float64(t.Dead) > 3*t.Threshold && !t.SweptLately:
-			e.found(Warning, fmt.Sprintf("%s has %d dead rows, and autovacuum should have begun at %.0f: it does not keep up",
-				t.Name, t.Dead, t.Threshold), fmt.Sprintf("run `workers doctor snapshots transactions`, which names what holds "+
-				"dead rows; then, as spectral_owner, run `vacuum (analyze) %s;`, and give autovacuum more workers or a higher "+
-				"autovacuum_vacuum_cost_limit", t.Name))
+			e.found(Warning, "%s has %d dead rows, and autovacuum should have begun at %.0f: it does not keep up", t.Name,
+				t.Dead, t.Threshold).fix("run `workers doctor snapshots transactions`, which names what holds dead rows; then, "+
+				"as spectral_owner, run `vacuum (analyze) %s;`, and give autovacuum more workers or a higher "+
+				"autovacuum_vacuum_cost_limit", t.Name)
 		}
 		if t.Age*10 > t.MaxAge*12 {
-			e.found(Critical, fmt.Sprintf("%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): "+
-				"the server stops taking writes before 2 billion", t.Name, t.Age, t.MaxAge),
-				fmt.Sprintf("as spectral_owner, run `vacuum (freeze, verbose) %s;`", t.Name))
+			e.found(Critical, "%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): the server stops "+
+				"taking writes before 2 billion", t.Name, t.Age, t.MaxAge).
+				fix("as spectral_owner, run `vacuum (freeze, verbose) %s;`", t.Name)
 		}
 	}
 	return app.Counted(dead, "dead row") + " in core.outbox", err
@@ -152,31 +156,24 @@ const (
 
 // scale shows the figures that decide about partitions and another relay.
 func scale(ctx context.Context, e *examination) (string, error) {
-	s, err := e.facts.Scale(ctx, relayP99, eventsAnHour)
-	detail := fmt.Sprintf("about %.0f rows in core.outbox (%s); ", s.Rows, s.Size)
+	s, err := e.facts.Scale(ctx, doctordb.ScaleParams{SlowMs: relayP99.Milliseconds(), LeastEvents: eventsAnHour})
+	times := "no hour had enough events to say how long they take"
 	if s.Hours > 0 {
-		detail += fmt.Sprintf("99 %% of events settled within %d ms in the latest hour, within %d ms in the worst of the "+
-			"week",
+		times = fmt.Sprintf("99 %% of events settled within %d ms in the latest hour, within %d ms in the worst of the week",
 			s.LastP99, s.WorstP99)
-	} else {
-		detail += "no hour had enough events to say how long they take"
 	}
-	tooMany := func(limit int, step string) {
-		e.found(Warning, fmt.Sprintf("core.outbox has about %.0f rows, more than the %d from which to %s", s.Rows,
-			limit, step),
-			"run `workers retention status`, which shows whether retention sweeps; if it does, "+step+" (docs/runbook.md)")
+	limit, step := partitionRows, "partition it by month on occurred_at"
+	if s.Rows > relayRows {
+		limit, step = relayRows, "use NATS JetStream or Redis Streams as the relay"
 	}
-	switch {
-	case s.Rows > relayRows:
-		tooMany(relayRows, "use NATS JetStream or Redis Streams as the relay")
-	case s.Rows > partitionRows:
-		tooMany(partitionRows, "partition it by month on occurred_at")
+	if s.Rows > partitionRows {
+		e.found(Warning, "core.outbox has about %.0f rows, more than the %d from which to %s", s.Rows, limit, step).
+			fix("run `workers retention status`, which shows whether retention sweeps; if it does, %s (docs/runbook.md)", step)
 	}
 	if s.Hours >= hoursOfAWeek && s.SlowHours == s.Hours {
-		e.found(Warning, fmt.Sprintf("for a week 1 %% of events took longer than %s to settle, in each of %s with "+
-			"figures", relayP99,
-			app.Counted(s.Hours, "hour")), "run `workers doctor listeners`, which finds slow handlers and too few workers; "+
+		e.found(Warning, "for a week 1 %% of events took longer than %s to settle, in each of %s with figures", relayP99,
+			app.Counted(s.Hours, "hour")).fix("run `workers doctor listeners`, which finds slow handlers and too few workers; " +
 			"if it finds none, use NATS JetStream or Redis Streams as the relay (docs/runbook.md)")
 	}
-	return detail, err
+	return fmt.Sprintf("about %.0f rows in core.outbox (%s); %s", s.Rows, s.Size, times), err
 }

@@ -14,7 +14,7 @@
 //	generations.go  deployment generations: status, drain, retire, adopt
 //	actions.go      what operators did
 //	progress.go     what became of a workspace's events, for the demo
-//	inspect.go      Inspector: the facts that the doctor judges
+//	inspect.go      Inspector: the connection on which the doctor reads facts
 //
 // Only internal/app, the packages below it, and tests import it.
 package operator

@@ -205,18 +205,6 @@ type placed struct {
 	Place       pgtype.Timestamptz // may be infinite
 }
 
-// pendingKinds is SQL for the generations and types k that have pending events. It reads one index entry for each.
-const pendingKinds = `(with recursive kind(generation, event_type) as (
-    (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
-     order by o.generation, o.event_type limit 1)
-    union all
-    select n.generation, n.event_type from kind k cross join lateral
-      (select o.generation, o.event_type from core.outbox o
-       where o.status = 'pending' and o.deleted_at is null
-         and (o.generation, o.event_type) > (k.generation, k.event_type)
-       order by o.generation, o.event_type limit 1) n)
-  select generation, event_type from kind) k`
-
 // query returns SQL for the next events of b that f selects, at most limit; empty if f selects none of b's statuses.
 func (b branch) query(w *where, f Filter, places map[string]position, limit int) string {
 	asked := f.statuses()
@@ -251,8 +239,8 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 	ordered := fmt.Sprintf(" order by %s limit %d", order, limit)
 	from := "core.outbox o where " + w.all() + ordered
 	if b.name == "pending" { // the index is in order only within a generation and type
-		from = pendingKinds + " cross join lateral (select o.* from core.outbox o where o.generation = k.generation and " +
-			"o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
+		from = "core.pending_types k cross join lateral (select o.* from core.outbox o where o.generation = k.generation " +
+			"and o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
 	}
 	return "(select " + displayed + ", '" + b.name + "' as branch, " + key + " as key, " + place +
 		" as place from (select o.* from " + from + ") o)"

@@ -1,16 +1,19 @@
 -- Facts for the doctor. They are read with search_path = pg_catalog. Names are quoted as SQL needs them.
 
--- name: InspectServer :one
+-- name: Now :one
+select clock_timestamp()::timestamptz as now;
+
+-- name: Server :one
 select current_setting('server_version_num')::integer as version,
   current_setting('server_version')::text as version_text,
   pg_is_in_recovery()::boolean as standby,
   extract(epoch from clock_timestamp() - pg_postmaster_start_time())::double precision as up_seconds;
 
--- name: InspectNotificationQueue :one
+-- name: NotificationQueue :one
 -- Returns which share of the notification queue is used, from 0 to 1.
 select pg_notification_queue_usage()::double precision as share;
 
--- name: InspectSettings :many
+-- name: Settings :many
 -- Returns the settings of roles and of this database, then those of this session that no row of the first kind
 -- explains. Booleans read true or false, times in milliseconds.
 with stored as (
@@ -37,7 +40,7 @@ select k.name::text as name, k.scope::text as scope, k.owner::text as owner,
 from known k left join pg_catalog.pg_settings p on p.name = k.name
 where k.name = any (@names::text[]) order by k.scope desc, k.name;
 
--- name: InspectTables :many
+-- name: Tables :many
 -- Returns what changes how statements on our tables behave, or whether rows are kept. Kind is one of: rule, unlogged,
 -- reference (a foreign key to a table), unenforced (its foreign keys), event trigger, replica identity.
 with ours as (
@@ -76,7 +79,7 @@ where o.relreplident = 'n' or o.relreplident = 'i' and not o.has_replident or o.
 group by o.name
 order by 1, 2, 3;
 
--- name: InspectEventTypes :many
+-- name: EventTypes :many
 -- Compares core.event_types and core.publisher_sources with what this build declares. A generation of 0 is not known.
 -- Types that a higher generation has registered stand, and this build's first start replaces those of a lower one:
 -- neither is returned. Kind is one of:
@@ -173,7 +176,7 @@ where (r.oid is null or s.role_name = any (@roles::text[]))
   and not exists (select from publishers p where (s.role_name, s.source) = (p.role_name, p.source))
 order by 1, 2, 3;
 
--- name: InspectLogins :many
+-- name: Logins :many
 -- Returns who may do more than their group does. Kind is one of:
 --   own privilege  role has privileges on object by itself; revoke names both as in a revoke statement
 --   member         the logins in role are members of above, which may rewrite events, through object if it is not
@@ -237,7 +240,7 @@ from pg_catalog.pg_roles r join pg_catalog.pg_auth_members m on m.member = r.oid
 where r.rolsuper and r.oid not in (select oid from groups)
 order by 1, 2, 3 limit @at_most::integer;
 
--- name: InspectIndexes :many
+-- name: Indexes :many
 select i.indexrelid::regclass::text as name, format('index %I on %I.%I', x.relname, n.nspname,
   c.relname)::text as subject,
   exists (select from pg_catalog.pg_constraint k where k.conindid = i.indexrelid)::boolean as of_constraint,
@@ -247,7 +250,7 @@ from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indrelid
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where n.nspname in ('core', 'platform', 'worlds') order by 1;
 
--- name: InspectConnections :one
+-- name: Connections :one
 -- A database_limit below 0 is none.
 select current_setting('max_connections')::integer as max_connections,
   (current_setting('superuser_reserved_connections')::integer
@@ -257,7 +260,7 @@ select current_setting('max_connections')::integer as max_connections,
   count(*) filter (where a.usesysid is not null and a.datname = current_database())::integer as used_in_database
 from pg_catalog.pg_stat_activity a;
 
--- name: InspectLoginLimits :many
+-- name: LoginLimits :many
 -- Returns logins of our roles with a limit of connections or a password that has expired. A connection_limit below 0 is
 -- none.
 select quote_ident(r.rolname)::text as name, r.rolconnlimit::integer as connection_limit,
@@ -270,13 +273,66 @@ where r.rolcanlogin and not r.rolsuper and r.rolname <> all (@roles::text[])
     'member'))
 order by r.rolname limit @at_most::integer;
 
--- name: InspectUnregisteredGenerations :many
+-- name: Generations :many
+-- Seconds of 0: the generation is not draining, or not closed.
+select s.generation::bigint as generation, s.status::text as status,
+  (s.due + s.scheduled + s.in_flight)::bigint as events, s.workers::bigint as workers,
+  s.publishing_default::boolean as publishing_default,
+  coalesce(extract(epoch from statement_timestamp() - s.draining_at), 0)::double precision as draining_seconds,
+  coalesce(extract(epoch from statement_timestamp() - s.closed_at), 0)::double precision as closing_seconds
+from core.generation_status() s;
+
+-- name: UnregisteredGenerations :many
 -- Returns generations that live workers have and core.deployments has not.
 select w.generation::bigint as generation, count(*)::integer as workers from core.live_workers w
 where not exists (select from core.deployments d where d.generation = w.generation)
 group by w.generation order by w.generation;
 
--- name: InspectIdleClasses :many
+-- name: Pauses :many
+select p.event_type, p.generation, (p.paused_by || coalesce(': ' || p.reason, ''))::text as paused_by,
+  extract(epoch from statement_timestamp() - p.paused_at)::double precision as seconds
+from core.paused_types p order by p.generation, p.event_type;
+
+-- name: PendingTypes :many
+-- Returns the types with due events. Due counts them up to @count_up_to, seconds tell since when the oldest is due.
+-- Handlers are those of live workers of the generation; adopter is the highest other live generation with a live worker
+-- that handles the type, or 0.
+select k.generation::bigint as generation, k.event_type::text as event_type,
+  (select count(*) from (select from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+     and o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp()
+     limit @count_up_to::integer) l)::integer as due,
+  extract(epoch from statement_timestamp() - d.available_at)::double precision as seconds,
+  coalesce((select p.status from core.deployments p where p.generation = k.generation), 'unknown')::text as status,
+  (select count(*) from core.live_workers w where w.generation = k.generation)::integer as live,
+  coalesce((select string_agg(w.name, ', ' order by w.name) from core.live_workers w
+     where w.generation = k.generation and jsonb_exists(w.handlers, k.event_type)), '')::text as handlers,
+  exists (select from core.paused_types p
+    where p.generation = k.generation and p.event_type = k.event_type)::boolean as paused,
+  exists (select from core.event_types t where t.event_type = k.event_type)::boolean as registered,
+  coalesce((select max(t.class) from core.event_types t where t.event_type = k.event_type),
+    @default_class::text)::text as class,
+  coalesce((select max(w.generation) from core.live_workers w join core.deployments p using (generation)
+     where w.generation <> k.generation and p.status = 'live' and jsonb_exists(w.handlers, k.event_type)),
+    0)::bigint as adopter
+from core.pending_types k cross join lateral (
+  select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+    and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
+where d.available_at <= statement_timestamp() order by k.generation, k.event_type;
+
+-- name: Misrouted :many
+-- Returns pending events whose channel is not the one that workers of their type listen on, among the first @up_to
+-- events of each type.
+select count(*)::integer as events, k.event_type::text as event_type, k.generation::bigint as generation,
+  o.channel::text as channel, x.expected::text as expected
+from core.pending_types k cross join lateral (
+  select 'outbox_gen_' || k.generation || coalesce('_' || max(t.class), '') as expected
+  from core.event_types t where t.event_type = k.event_type) x cross join lateral (
+  select o.channel from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+    and o.status = 'pending' and o.deleted_at is null order by o.available_at limit @up_to::integer) o
+where o.channel <> x.expected
+group by k.generation, k.event_type, o.channel, x.expected order by k.generation, k.event_type, o.channel;
+
+-- name: IdleClasses :many
 -- Returns processing classes with consumed event types that no live worker of a generation runs, though workers live.
 select d.generation::bigint as generation, coalesce(t.class, @default_class::text)::text as class,
   string_agg(t.event_type, ', ' order by t.event_type)::text as event_types
@@ -288,12 +344,12 @@ having not exists (select from core.live_workers w
   where w.generation = d.generation and jsonb_exists_any(w.handlers, array_agg(t.event_type)))
 order by 1, 2;
 
--- name: InspectWorkers :one
+-- name: Workers :one
 -- Dead ones are those whose work no live worker has recovered for 5 minutes.
 select (select count(*) from core.live_workers)::integer as live,
   (select count(*) from core.workers w where w.gone_at < statement_timestamp() - interval '5 minutes')::integer as dead;
 
--- name: InspectLeases :one
+-- name: Leases :one
 -- Overdue are leases that ran out more than @grace_seconds ago. Ahead are those claimed in the future.
 select count(*)::integer as in_flight, count(*) filter (where l.over > @grace_seconds::integer)::integer as overdue,
   count(*) filter (where l.over < -l.lease - @grace_seconds::integer)::integer as ahead,
@@ -304,7 +360,7 @@ from (
       - o.lease_seconds as over, o.claimed_by, o.lease_seconds as lease
   from core.outbox o where o.status = 'in_flight' and o.deleted_at is null) l;
 
--- name: InspectReapLocks :many
+-- name: ReapLocks :many
 -- Returns the sessions that keep the advisory lock of core.outbox_reap, which holds it for a moment.
 select l.pid::integer as pid, coalesce(a.usename, 'unknown')::text as login,
   coalesce(nullif(a.application_name, ''), 'unnamed')::text as application
@@ -315,7 +371,7 @@ where l.locktype = 'advisory' and l.objsubid = 1 and l.granted
   and (a.state like 'idle%' or a.xact_start < statement_timestamp() - make_interval(secs => @grace_seconds::integer))
 group by l.pid, a.usename, a.application_name order by l.pid;
 
--- name: InspectFailures :one
+-- name: Failures :one
 -- Returns how many dead letters there are, how many of the last hour, and the most common type and error of those.
 select count(*)::integer as failed,
   count(*) filter (where o.claimed_at > statement_timestamp() - interval '1 hour')::integer as recent,
@@ -323,7 +379,7 @@ select count(*)::integer as failed,
     filter (where o.claimed_at > statement_timestamp() - interval '1 hour'), '')::text as most
 from core.outbox o where o.status = 'failed' and o.deleted_at is null;
 
--- name: InspectRetention :one
+-- name: Retention :one
 -- Returns what retention has done. Swept_seconds below 0: it has never swept. Workers are live ones that registered
 -- more than @least_seconds ago. Hidden are tombstones of pending or in_flight events among the latest @tombstones,
 -- because no index has them.
@@ -341,7 +397,7 @@ select coalesce(s.policy_fault, '')::text as policy_fault, s.failed_expiring::in
       'in_flight'))::integer as hidden
 from core.retention_status(@warn_days::integer) s;
 
--- name: InspectSnapshots :many
+-- name: Snapshots :many
 -- Returns what keeps dead rows from being removed, the oldest first. Kind is session, prepared, slot or standby; id is
 -- a pid, or a literal to be used in SQL. Seconds below 0 are not known.
 select h.kind::text as kind, h.id::text as id, h.login::text as login, h.detail::text as detail, h.ids::bigint as ids,
@@ -366,7 +422,7 @@ from (
   from pg_catalog.pg_stat_replication r where r.backend_xmin is not null) h
 order by h.ids desc, h.seconds desc nulls last;
 
--- name: InspectSessions :one
+-- name: Sessions :one
 -- Counts the sessions whose state this login may not see, and those that do not track it: of those that hold a
 -- snapshot, or else of those of this database.
 select count(*) filter (where a.query = '<insufficient privilege>')::integer as hidden,
@@ -375,7 +431,7 @@ from pg_catalog.pg_stat_activity a
 where a.usesysid is not null and a.pid <> pg_backend_pid()
   and case when @snapshots::boolean then a.backend_xmin is not null else a.datname = current_database() end;
 
--- name: InspectBlockers :many
+-- name: Blockers :many
 -- Returns sessions that idle in a transaction of this database, and sessions that others wait for and that do not wait
 -- themselves; both for longer than @idle_seconds.
 with waiting as (
@@ -398,12 +454,12 @@ where b.pid is not null or a.datname = current_database() and a.state like 'idle
   and a.state_change < clock_timestamp() - make_interval(secs => @idle_seconds::double precision)
 order by longest_seconds desc, idle_seconds desc limit @at_most::integer;
 
--- name: InspectPrepared :many
+-- name: Prepared :many
 -- Returns the prepared transactions of this database, as literals.
 select quote_literal(gid)::text as gid from pg_catalog.pg_prepared_xacts where database = current_database()
 order by prepared limit @at_most::integer;
 
--- name: InspectVacuum :many
+-- name: Vacuum :many
 -- Returns our tables. Off is the option that turns autovacuum off for one, empty for none.
 select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as dead,
   (coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o
@@ -422,7 +478,7 @@ select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as
 from pg_catalog.pg_stat_user_tables s join pg_catalog.pg_class c on c.oid = s.relid
 where s.schemaname in ('core', 'platform', 'worlds') order by 1;
 
--- name: InspectScale :one
+-- name: Scale :one
 -- Returns the size of core.outbox and how long 99 % of events took to settle, in the hours of the last week with at
 -- least @least_events events; slow are the hours in which that was longer than @slow_ms.
 select greatest(c.reltuples, 0)::double precision as rows, pg_size_pretty(pg_total_relation_size(c.oid))::text as size,
