@@ -63,7 +63,8 @@ func aReplayRunsOnlyUnhandledHandlers(b *bundle) {
 	e := event(1)
 	b.publish(e)
 	l.awaitOutcome(dispatch.Failed)
-	selection, err := client.SelectToReplay(b.ctx, []uuid.UUID{e.EventID}, pgtest.Generation, false)
+	selection, err := client.SelectNamed(b.ctx, []uuid.UUID{e.EventID},
+		operator.Replay(pgtest.Generation, "anna", false))
 	must(b.T, err)
 	preview, err := client.PreviewReplay(b.ctx, selection, pgtest.Generation, false)
 	must(b.T, err)
@@ -82,7 +83,7 @@ func aReplayRunsOnlyUnhandledHandlers(b *bundle) {
 	next := b.startWorker(noPoll, s)
 	replay := func(selection operator.Selection, force bool) operator.BulkResult {
 		b.Helper()
-		result, err := client.Replay(b.ctx, selection, b.generation, "anna", force, unpaced(1))
+		result, err := client.Apply(b.ctx, selection, operator.Replay(b.generation, "anna", force), unpaced(1))
 		must(b.T, err)
 		return result
 	}
@@ -156,7 +157,7 @@ func anInterruptedReplayCanBeContinued(b *bundle) {
 			cancel()
 		}
 	}
-	result, err := client.Replay(ctx, b.failed(client), pgtest.Generation, "anna", false, pace)
+	result, err := client.Apply(ctx, b.failed(client), operator.Replay(pgtest.Generation, "anna", false), pace)
 	if !errors.Is(err, context.Canceled) || result.Done != 6 || result.NotReached != 14 {
 		b.Fatalf("the interrupted result is %+v, %v", result, err)
 	}
@@ -172,7 +173,7 @@ func anInterruptedReplayCanBeContinued(b *bundle) {
 	}
 	l.awaitSettled(0, 14)
 	// The same selection again: its events have changed.
-	result, err = client.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unpaced(100))
+	result, err = client.Apply(b.ctx, rest, operator.Replay(pgtest.Generation, "anna", false), unpaced(100))
 	must(b.T, err)
 	if result.Done != 0 || result.Skipped != 14 || result.Reasons[0].State != "failed again" {
 		b.Errorf("for events that failed again %d were replayed", result.Done)

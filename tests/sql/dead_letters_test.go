@@ -340,7 +340,7 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	_, err = d.client(t).Show(deadline(t), another)
-	_, refused := d.client(t).SelectToDiscard(deadline(t), []uuid.UUID{another})
+	_, refused := d.client(t).SelectNamed(deadline(t), []uuid.UUID{another}, operator.Discard("", ""))
 	var missing, database *operator.RefusedError
 	if !errors.As(err, &missing) || !errors.As(refused, &database) || *missing != *database {
 		t.Errorf("an id that nothing has: %v, of which the database says: %v", err, refused)

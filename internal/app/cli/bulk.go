@@ -30,13 +30,10 @@ type bulk struct {
 	statuses   []operator.Status // of events that it takes; the first is the default
 	tried      *bool             // a filter selects only events that were tried
 
-	// prepare completes the above by the command's own flags.
-	prepare func()
-	// named selects the named events, or returns why one of them is refused.
-	named func(*operator.Client, context.Context, []uuid.UUID) (operator.Selection, error)
+	prepare func() // completes the above by the command's own flags
+	change  func(by string) operator.Change
 	// show prints what would be done; with full it prints all, as the result of a dry run.
 	show func(_ context.Context, _ Process, _ *operator.Client, _ operator.Selection, full, asJSON bool) error
-	do   func(*operator.Client, context.Context, operator.Selection, string, operator.Pace) (operator.BulkResult, error)
 }
 
 // bulkCommand gives cmd the flags and the run function of b.
@@ -71,7 +68,7 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 		return operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
 			var selection operator.Selection
 			if len(ids) > 0 {
-				selection, err = b.named(c, ctx, ids)
+				selection, err = c.SelectNamed(ctx, ids, b.change(*who))
 			} else {
 				selection, err = c.Select(ctx, *filter, timeout)
 			}
@@ -98,7 +95,7 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 				}
 			}
 			pace.Progress = progress(p, n)
-			result, err := b.do(c, ctx, selection, *who, pace)
+			result, err := c.Apply(ctx, selection, b.change(*who), pace)
 			return b.report(p, result, err, len(ids) > 0, *asJSON)
 		})(cmd, args)
 	}
@@ -213,15 +210,9 @@ repeated. --force also replays delivered events, if they are named by id or --st
 	_ = cmd.MarkFlagRequired("to")
 	b := &bulk{
 		verb: "Replay", done: "replayed", statuses: []operator.Status{operator.Failed},
-		named: func(c *operator.Client, ctx context.Context, ids []uuid.UUID) (operator.Selection, error) {
-			return c.SelectToReplay(ctx, ids, to, *force)
-		},
+		change: func(by string) operator.Change { return operator.Replay(to, by, *force) },
 		show: func(ctx context.Context, p Process, c *operator.Client, s operator.Selection, full, asJSON bool) error {
 			return showReplay(ctx, p, c, s, to, full, asJSON)
-		},
-		do: func(c *operator.Client, ctx context.Context, s operator.Selection, by string,
-			pace operator.Pace) (operator.BulkResult, error) {
-			return c.Replay(ctx, s, to, by, *force, pace)
 		},
 	}
 	b.prepare = func() {
@@ -275,11 +266,7 @@ them first, and asks. For the days of grace ` + "`workers events undiscard`" + `
   workers events discard --error-contains "no such card" --reason gone --yes`,
 	}, &bulk{
 		verb: "Discard", done: "discarded", statuses: []operator.Status{operator.Failed},
-		named: (*operator.Client).SelectToDiscard, show: showEvents,
-		do: func(c *operator.Client, ctx context.Context, s operator.Selection, by string,
-			pace operator.Pace) (operator.BulkResult, error) {
-			return c.Discard(ctx, s, by, *reason, pace)
-		},
+		change: func(by string) operator.Change { return operator.Discard(by, *reason) }, show: showEvents,
 	})
 	reason = reasonFlag(cmd)
 	return cmd
@@ -294,7 +281,7 @@ func eventsUndiscardCommand(p Process) *cobra.Command {
   workers events undiscard --type decision.recorded --dry-run`,
 	}, &bulk{
 		verb: "Undiscard", done: "undiscarded", statuses: []operator.Status{operator.Discarded},
-		named: (*operator.Client).SelectToUndiscard, show: showEvents, do: (*operator.Client).Undiscard,
+		change: operator.Undiscard, show: showEvents,
 	})
 }
 
@@ -308,7 +295,6 @@ count. Events that were published for a later time, and never tried, must be nam
   workers events retry-now --error ConnectionError --yes`,
 	}, &bulk{
 		verb: "Retry", done: "made due", further: " now", statuses: []operator.Status{operator.Scheduled},
-		tried: &tried,
-		named: (*operator.Client).SelectToRetryNow, show: showEvents, do: (*operator.Client).RetryNow,
+		tried: &tried, change: operator.RetryNow, show: showEvents,
 	})
 }

@@ -3,16 +3,3 @@
 //   sqlc v1.31.1
 
 package coredb
-
-import (
-	"time"
-)
-
-// Event types whose rows a generation does not claim until core.event_type_resume
-type CorePausedType struct {
-	EventType  string
-	Generation int64
-	PausedAt   time.Time
-	PausedBy   string
-	Reason     *string
-}

@@ -29,8 +29,7 @@ type Action struct {
 // ActionNames returns the names of actions, as the SQL functions write them.
 func ActionNames() []string {
 	return []string{"replay", "discard", "undiscard", "retry_now", "pause", "resume", "generation_register",
-		"generation_drain",
-		"generation_close", "generation_reopen", "generation_retire", "adopt", "sweep"}
+		"generation_drain", "generation_close", "generation_reopen", "generation_retire", "adopt", "sweep"}
 }
 
 // ActionFilter selects actions: those that match each field that is set. A list matches any of its values. The zero
@@ -81,7 +80,7 @@ func (c *Client) Actions(ctx context.Context, filter ActionFilter, page Page) (A
 		w.and("(a.acted_at, a.id) < (?::timestamptz, ?::uuid)", after.ActedAt, after.ID)
 	}
 	found := ActionPage{}
-	err := c.search(ctx, page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+	err := c.search(ctx, "list actions", page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
 		if len(filter.Events) == 0 {
 			if _, err := tx.Exec(ctx, byIndex); err != nil {
 				return err
@@ -93,13 +92,10 @@ func (c *Client) Actions(ctx context.Context, filter ActionFilter, page Page) (A
 			last := all[page.Limit-1]
 			found.Next, err = toCursor(filter, actionPlace{last.ActedAt, last.ID})
 		}
-		found.AsOf, found.Actions = asOf, append([]Action{}, all...)
+		found.AsOf, found.Actions = asOf, all
 		return err
 	})
-	if err != nil {
-		return ActionPage{}, fmt.Errorf("list actions: %w", err)
-	}
-	return found, nil
+	return found, err
 }
 
 // actions returns actions, the latest first: those on any of the events, or all if no events are given. The actions on
@@ -115,11 +111,7 @@ func actions(ctx context.Context, tx pgx.Tx, ofEvents []uuid.UUID, w where, limi
 	if withIDs {
 		ids = "a.event_ids"
 	}
-	rows, err := tx.Query(ctx, fmt.Sprintf(`select a.id, a.acted_at, a.action, a.acted_by, a.login, a.generation,
+	return rows[Action](ctx, tx, fmt.Sprintf(`select a.id, a.acted_at, a.action, a.acted_by, a.login, a.generation,
 		  cardinality(a.event_ids) as events, %s as event_ids, a.details::text
 		from %s where %s order by a.acted_at desc, a.id desc limit %d`, ids, from, w.all(), limit), w.arguments...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByName[Action])
 }

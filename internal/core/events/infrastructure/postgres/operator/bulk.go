@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -66,99 +67,100 @@ type Skipped struct {
 	State string `json:"state"`
 }
 
-// Replay makes failed events pending in generation to, in batches; delivered ones only by force. It skips what was
-// replayed, failed or was delivered after the selection was made. So each event is replayed once, however many
-// operators replay at the same time, and no operator replays a failure unseen.
-func (c *Client) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool,
-	pace Pace) (BulkResult, error) {
-	return c.inBatches(ctx, s, pace, "replay", to, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event,
-		error) {
-		return named(q.OperatorReplay(ctx, coredb.OperatorReplayParams{
-			Ids: k.ids, OccurredAts: k.times, Generation: int64(to), ByWhom: by, SettledBefore: s.AsOf, Force: force,
-		}))
-	})
+// Change is what a bulk command does to events.
+type Change struct {
+	name      string
+	one       string            // the call that changes the event @id
+	many      string            // the call that changes the events @ids, which occurred at @times, and returns them
+	to        events.Generation // where they go; 0: they stay
+	arguments pgx.NamedArgs
 }
 
-// Discard discards failed events, in batches.
-func (c *Client) Discard(ctx context.Context, s Selection, by, reason string, pace Pace) (BulkResult, error) {
-	return c.inBatches(ctx, s, pace, "discard", 0, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event,
-		error) {
-		return named(q.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
-			Ids: k.ids, OccurredAts: k.times, ByWhom: by, Reason: reason, FailedBefore: s.AsOf,
-		}))
-	})
-}
-
-// Undiscard makes discarded events failed again, in batches. It works within the days of grace of retention.
-func (c *Client) Undiscard(ctx context.Context, s Selection, by string, pace Pace) (BulkResult, error) {
-	return c.inBatches(ctx, s, pace, "undiscard", 0, func(ctx context.Context, q *coredb.Queries,
-		k Selection) ([]event, error) {
-		return named(q.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: k.ids, OccurredAts: k.times,
-			ByWhom: by}))
-	})
-}
-
-// RetryNow makes scheduled events due, in batches, whether they wait for a retry or for the time their producer chose.
-// Parked handlers stay parked.
-func (c *Client) RetryNow(ctx context.Context, s Selection, by string, pace Pace) (BulkResult, error) {
-	return c.inBatches(ctx, s, pace, "retry now", 0, func(ctx context.Context, q *coredb.Queries,
-		k Selection) ([]event, error) {
-		return named(q.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: k.ids, OccurredAts: k.times,
-			ByWhom: by}))
-	})
-}
-
-// event identifies an event that a query changed.
-type event = coredb.OperatorReplayRow
-
-func named[R event | coredb.OperatorDiscardRow | coredb.OperatorUndiscardRow | coredb.OperatorRetryNowRow](rows []R,
-	err error) ([]event, error) {
-	all := make([]event, len(rows))
-	for i, row := range rows {
-		all[i] = event(row)
+// Replay makes failed events pending in generation to; delivered ones only by force. It skips what was replayed, failed
+// or was delivered after the selection was made. So each event is replayed once, however many operators replay at the
+// same time, and no operator replays a failure unseen.
+func Replay(to events.Generation, by string, force bool) Change {
+	return Change{
+		name: "replay", to: to, arguments: pgx.NamedArgs{"to": to, "by": by, "force": force},
+		one:  "core.outbox_replay_preview(@id, @to, null, @force)", // so it is refused for the same reasons
+		many: "core.outbox_replay_many(@ids, @to, nullif(@by, ''), @times, @as_of, @force)",
 	}
-	return all, err
 }
 
-// inBatches calls do for the events of a selection, batch by batch, until ctx ends; a batch that has begun is finished.
-// To is the generation that the events go to, or 0.
-func (c *Client) inBatches(ctx context.Context, s Selection, pace Pace, name string, to events.Generation,
-	do func(context.Context, *coredb.Queries, Selection) ([]event, error)) (BulkResult, error) {
+// Discard discards failed events.
+func Discard(by, reason string) Change {
+	return Change{
+		name: "discard", arguments: pgx.NamedArgs{"by": by, "reason": reason},
+		one:  "core.outbox_discard(@id, nullif(@by, ''), nullif(@reason, ''))",
+		many: "core.outbox_discard_many(@ids, nullif(@by, ''), nullif(@reason, ''), @times, @as_of)",
+	}
+}
+
+// Undiscard makes discarded events failed again. It works within the days of grace of retention.
+func Undiscard(by string) Change {
+	return Change{
+		name: "undiscard", arguments: pgx.NamedArgs{"by": by},
+		one:  "core.outbox_undiscard(@id, nullif(@by, ''))",
+		many: "core.outbox_undiscard_many(@ids, nullif(@by, ''), @times)",
+	}
+}
+
+// RetryNow makes scheduled events due, whether they wait for a retry or for the time their producer chose. Parked
+// handlers stay parked.
+func RetryNow(by string) Change {
+	return Change{
+		name: "retry now", arguments: pgx.NamedArgs{"by": by},
+		one:  "core.outbox_retry_now(@id, nullif(@by, ''))",
+		many: "core.outbox_retry_now_many(@ids, nullif(@by, ''), @times)",
+	}
+}
+
+// with returns the arguments and further ones.
+func (c Change) with(further pgx.NamedArgs) pgx.NamedArgs {
+	maps.Copy(further, c.arguments)
+	return further
+}
+
+// event identifies an event.
+type event struct {
+	EventID    uuid.UUID
+	OccurredAt time.Time
+}
+
+// Apply changes the events of a selection, batch by batch, until ctx ends; a batch that has begun is finished.
+func (c *Client) Apply(ctx context.Context, s Selection, change Change, pace Pace) (BulkResult, error) {
 	batchSize, perSecond := pace.limits()
 	limiter := rate.NewLimiter(perSecond, batchSize)
 	result := BulkResult{Reasons: []Skipped{}, NotReached: s.Len()}
 	for from := 0; from < s.Len(); from += batchSize {
 		k := s.slice(from, from+batchSize)
-		if err := limiter.WaitN(ctx, len(k.ids)); err != nil {
-			return result, fmt.Errorf("%s: stopped: %w", name, context.Cause(ctx))
+		if err := limiter.WaitN(ctx, k.Len()); err != nil {
+			return result, fmt.Errorf("%s: stopped: %w", change.name, context.Cause(ctx))
 		}
-		var done []event
 		batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
-		err := c.inTx(batch, func(tx pgx.Tx) (err error) {
-			done, err = do(batch, coredb.New(tx), k)
-			return err
-		})
-		if err == nil {
-			result.Done += len(done)
-			result.NotReached -= len(k.ids)
-			err = c.explainSkipped(batch, &result, to, k, done)
-		}
+		err := c.apply(batch, k, change, &result)
 		cancel()
 		if err != nil {
-			return result, fmt.Errorf("%s: %w", name, err)
+			return result, err
 		}
 		if pace.Progress != nil {
-			pace.Progress(from + len(k.ids))
+			pace.Progress(from + k.Len())
 		}
 	}
 	return result, nil
 }
 
-// explainSkipped adds to result why a batch skipped events.
-func (c *Client) explainSkipped(ctx context.Context, result *BulkResult, to events.Generation, k Selection,
-	done []event) error {
-	result.Skipped += len(k.ids) - len(done)
-	params := coredb.OperatorStatesParams{AsOf: k.AsOf, Generation: int64(to)}
+// apply changes a batch, and adds to result what was done, and why events were skipped.
+func (c *Client) apply(ctx context.Context, k Selection, change Change, result *BulkResult) error {
+	done, err := list[event](ctx, c, change.name, "select event_id, occurred_at from "+change.many,
+		change.with(pgx.NamedArgs{"ids": k.ids, "times": k.times, "as_of": k.AsOf}))
+	if err != nil {
+		return err
+	}
+	result.Done += len(done)
+	result.NotReached -= k.Len()
+	result.Skipped += k.Len() - len(done)
+	params := coredb.OperatorStatesParams{AsOf: k.AsOf, Generation: int64(change.to)}
 	for i, id := range k.ids {
 		isIt := func(e event) bool { return e.EventID == id && e.OccurredAt.Equal(k.times[i]) }
 		if len(result.Reasons)+len(params.Ids) < maxSkipped && !slices.ContainsFunc(done, isIt) {
@@ -168,10 +170,10 @@ func (c *Client) explainSkipped(ctx context.Context, result *BulkResult, to even
 	if len(params.Ids) == 0 {
 		return nil
 	}
-	return c.inTx(ctx, func(tx pgx.Tx) error {
+	return c.inTx(ctx, change.name, func(tx pgx.Tx) error {
 		states, err := coredb.New(tx).OperatorStates(ctx, params)
 		for _, state := range states {
-			result.Reasons = append(result.Reasons, Skipped{state.ID, state.OccurredAt.UTC(), state.State})
+			result.Reasons = append(result.Reasons, Skipped(state))
 		}
 		return err
 	})

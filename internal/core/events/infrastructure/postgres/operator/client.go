@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
@@ -26,26 +25,40 @@ func New(pool *pgxpool.Pool) *Client { return &Client{pool: pool} }
 // RefusedError says why a SQL function for operators refused a call. Nothing was changed.
 type RefusedError = pgtx.RefusedError
 
-// inTx runs work in one transaction as an operator. A refusal of the database becomes a [*RefusedError].
-func (c *Client) inTx(ctx context.Context, work func(pgx.Tx) error) error {
-	return pgtx.AsRefused(pgtx.RunAs(ctx, c.pool, Role, work))
+// inTx runs work in one transaction as an operator. A refusal of the database becomes a [*RefusedError]. Errors begin
+// with what, the purpose of the work.
+func (c *Client) inTx(ctx context.Context, what string, work func(pgx.Tx) error) error {
+	if err := pgtx.AsRefused(pgtx.RunAs(ctx, c.pool, Role, work)); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
-// query runs one generated query as an operator. Its errors begin with what, the purpose of the query.
-func query[T any](ctx context.Context, c *Client, what string, run func(*coredb.Queries) (T, error)) (answer T,
-	err error) {
-	err = c.inTx(ctx, func(tx pgx.Tx) (err error) {
-		answer, err = run(coredb.New(tx))
+// exec runs one statement as an operator.
+func (c *Client) exec(ctx context.Context, what, sql string, arguments ...any) error {
+	return c.inTx(ctx, what, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, sql, arguments...)
 		return err
 	})
-	if err != nil {
-		err = fmt.Errorf("%s: %w", what, err)
-	}
-	return answer, err
 }
 
-// exec is query for what returns no rows.
-func (c *Client) exec(ctx context.Context, what string, run func(*coredb.Queries) error) error {
-	_, err := query(ctx, c, what, func(q *coredb.Queries) (struct{}, error) { return struct{}{}, run(q) })
-	return err
+// value returns the one value of a statement that it runs as an operator.
+func value[T any](ctx context.Context, c *Client, what, sql string, arguments ...any) (v T, err error) {
+	err = c.inTx(ctx, what, func(tx pgx.Tx) error { return tx.QueryRow(ctx, sql, arguments...).Scan(&v) })
+	return v, err
+}
+
+// list returns the rows of a statement that it runs as an operator.
+func list[T any](ctx context.Context, c *Client, what, sql string, arguments ...any) (all []T, err error) {
+	err = c.inTx(ctx, what, func(tx pgx.Tx) error {
+		all, err = rows[T](ctx, tx, sql, arguments...)
+		return err
+	})
+	return all, err
+}
+
+// rows returns the rows of a statement, whose columns are named like fields of T.
+func rows[T any](ctx context.Context, tx pgx.Tx, sql string, arguments ...any) ([]T, error) {
+	found, _ := tx.Query(ctx, sql, arguments...) // its error is also that of the rows
+	return pgx.CollectRows(found, pgx.RowToStructByNameLax[T])
 }

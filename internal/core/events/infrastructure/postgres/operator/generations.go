@@ -6,11 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/coredb"
-	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Generation is the state of a deployment generation, and the events that it still has. Absent times are nil.
@@ -42,60 +38,37 @@ type Generation struct {
 }
 
 // Generations returns the generations that are registered or named by unsettled events, in order; with only, that one.
-func (c *Client) Generations(ctx context.Context, only *events.Generation) (all []Generation, err error) {
-	err = c.inTx(ctx, func(tx pgx.Tx) error {
-		all, err = generations(ctx, coredb.New(tx), only)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("status of generations: %w", err)
-	}
-	return all, nil
-}
-
-func generations(ctx context.Context, q *coredb.Queries, only *events.Generation) ([]Generation, error) {
-	rows, err := q.GenerationStatus(ctx, (*int64)(only))
+func (c *Client) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
+	all, err := list[Generation](ctx, c, "status of generations", `
+select generation, status, registered_at, draining_at, closed_at, retired_at, due, scheduled, in_flight, failed, oldest_due,
+  next_scheduled, last_scheduled, workers, publishing_default,
+  due + scheduled + in_flight = 0 and status <> 'live' as safe_to_stop
+from core.generation_status($1)`, only)
 	if err != nil {
 		return nil, err
 	}
-	paused, err := pauses(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]Generation, len(rows))
-	for i, r := range rows {
-		all[i] = Generation{
-			Generation: events.Generation(r.Generation), Status: r.Status,
-			RegisteredAt: pgtx.Present(r.RegisteredAt), DrainingAt: pgtx.Present(r.DrainingAt),
-			ClosedAt: pgtx.Present(r.ClosedAt), RetiredAt: pgtx.Present(r.RetiredAt),
-			Due: r.Due, Scheduled: r.Scheduled, InFlight: r.InFlight, Failed: r.Failed,
-			OldestDue: pgtx.Present(r.OldestDue), NextScheduled: pgtx.Present(r.NextScheduled),
-			LastScheduled: pgtx.Present(r.LastScheduled), Workers: r.Workers, PublishingDefault: r.PublishingDefault,
-			Paused: []Pause{}, SafeToStop: r.Due+r.Scheduled+r.InFlight == 0 && r.Status != "live",
-		}
+	paused, err := c.Pauses(ctx)
+	for i := range all {
+		all[i].Paused = []Pause{}
 		for _, p := range paused {
 			if p.Generation == all[i].Generation {
 				all[i].Paused = append(all[i].Paused, p)
 			}
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 // RegisterGeneration makes a generation live: a new one, or one that is draining.
 func (c *Client) RegisterGeneration(ctx context.Context, g events.Generation, by string) error {
-	return c.exec(ctx, fmt.Sprintf("register generation %d", g), func(q *coredb.Queries) error {
-		_, err := q.RegisterGenerationBy(ctx, coredb.RegisterGenerationByParams{Generation: int64(g), ActedBy: by})
-		return err
-	})
+	return c.exec(ctx, fmt.Sprintf("register generation %d", g), "select core.generation_register($1, nullif($2, ''))", g,
+		by)
 }
 
 // DrainGeneration makes a live generation a draining one. The only live one must be forced.
 func (c *Client) DrainGeneration(ctx context.Context, g events.Generation, by string, force bool) error {
-	return c.exec(ctx, fmt.Sprintf("drain generation %d", g), func(q *coredb.Queries) error {
-		_, err := q.DrainGeneration(ctx, coredb.DrainGenerationParams{Generation: int64(g), ActedBy: by, Force: force})
-		return err
-	})
+	return c.exec(ctx, fmt.Sprintf("drain generation %d", g), "select core.generation_drain($1, nullif($2, ''), $3)", g, by,
+		force)
 }
 
 // The states of a generation that is being retired.
@@ -110,10 +83,8 @@ const (
 // stop before that is harmless. Reason says in words what is left or awaited.
 func (c *Client) RetireGeneration(ctx context.Context, g events.Generation,
 	by string) (stands, reason string, err error) {
-	stands, err = query(ctx, c, fmt.Sprintf("retire generation %d", g),
-		func(q *coredb.Queries) (string, error) {
-			return q.RetireGeneration(ctx, coredb.RetireGenerationParams{Generation: int64(g), ActedBy: by})
-		})
+	stands, err = value[string](ctx, c, fmt.Sprintf("retire generation %d", g),
+		"select core.generation_retire($1, nullif($2, ''))", g, by)
 	stands, reason, _ = strings.Cut(stands, ": ")
 	return stands, reason, err
 }
@@ -135,25 +106,14 @@ type Adoptable struct {
 
 // Now returns the time of the database's clock.
 func (c *Client) Now(ctx context.Context) (time.Time, error) {
-	return query(ctx, c, "time of the database", func(q *coredb.Queries) (time.Time, error) { return q.Now(ctx) })
+	return value[time.Time](ctx, c, "time of the database", "select clock_timestamp()")
 }
 
 // Adoptable returns what Adopt would do, and changes nothing. No types means all types.
 func (c *Client) Adoptable(ctx context.Context, from, to events.Generation, types []string) ([]Adoptable, error) {
-	rows, err := query(ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to),
-		func(q *coredb.Queries) ([]coredb.AdoptableRow, error) {
-			return q.Adoptable(ctx, coredb.AdoptableParams{
-				FromGeneration: int64(from), ToGeneration: int64(to), EventTypes: types,
-			})
-		})
-	if err != nil {
-		return nil, err
-	}
-	all := make([]Adoptable, len(rows))
-	for i, r := range rows {
-		all[i] = Adoptable(r)
-	}
-	return all, nil
+	return list[Adoptable](ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to), `
+select event_type, due, scheduled, in_flight, workers, paused, coalesce(target, '') as target
+from core.outbox_adoptable($1, $2, $3)`, from, to, types)
 }
 
 // Adopt moves up to limit pending events from one generation into another, and returns how many. It moves only events
@@ -161,12 +121,6 @@ func (c *Client) Adoptable(ctx context.Context, from, to events.Generation, type
 // between the calls stay. No types means all types.
 func (c *Client) Adopt(ctx context.Context, from, to events.Generation, types []string, before time.Time, limit int,
 	by string) (int, error) {
-	moved, err := query(ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to),
-		func(q *coredb.Queries) (int32, error) {
-			return q.Adopt(ctx, coredb.AdoptParams{
-				FromGeneration: int64(from), ToGeneration: int64(to), RowLimit: int32(limit), //nolint:gosec // bounded
-				ActedBy: by, EventTypes: types, Before: before,
-			})
-		})
-	return int(moved), err
+	return value[int](ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to),
+		"select core.outbox_adopt($1, $2, $3, nullif($4, ''), $5, $6)", from, to, limit, by, types, before)
 }

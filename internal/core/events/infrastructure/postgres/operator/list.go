@@ -15,11 +15,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
 // The size of a page.
@@ -124,17 +122,12 @@ func (c *Client) Find(ctx context.Context, filter Filter, page Page) (EventPage,
 		}
 	}
 	found := EventPage{Events: []Event{}}
-	err := c.search(ctx, page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+	err := c.search(ctx, "find events", page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
 		if _, err := tx.Exec(ctx, byIndex); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, "select * from ("+strings.Join(parts, " union all ")+
-			") e order by e.place desc, e.id desc, e.occurred_at desc limit "+strconv.Itoa(page.Limit+1),
-			w.arguments...)
-		if err != nil {
-			return err
-		}
-		all, err := pgx.CollectRows(rows, pgx.RowToStructByName[placed])
+		all, err := rows[placed](ctx, tx, "select * from ("+strings.Join(parts, " union all ")+
+			") e order by e.place desc, e.id desc, e.occurred_at desc limit "+strconv.Itoa(page.Limit+1), w.arguments...)
 		more := len(all) > page.Limit
 		for _, e := range all[:min(len(all), page.Limit)] {
 			found.Events = append(found.Events, e.Event)
@@ -145,35 +138,33 @@ func (c *Client) Find(ctx context.Context, filter Filter, page Page) (EventPage,
 		}
 		return err
 	})
-	if err != nil {
-		return EventPage{}, fmt.Errorf("find events: %w", err)
-	}
-	return found, nil
+	return found, err
 }
 
 // byIndex makes the server read rows in the order of an index, whatever its statistics say.
 const byIndex = "set local enable_sort = off; set local enable_seqscan = off; set local enable_bitmapscan = off"
 
-// search runs work in a transaction whose statements have a timeout. It passes the database's time at the beginning.
-func (c *Client) search(ctx context.Context, timeout time.Duration, work func(pgx.Tx, time.Time) error) error {
+// search is [Client.inTx] with a timeout for each statement. It passes the database's time at the beginning.
+func (c *Client) search(ctx context.Context, what string, timeout time.Duration,
+	work func(pgx.Tx, time.Time) error) error {
 	if timeout <= 0 {
 		timeout = DefaultSearchTimeout
 	}
-	err := c.inTx(ctx, func(tx pgx.Tx) error {
+	err := c.inTx(ctx, what, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(
 			// positions are times as text: read them as they were written, whatever the login's defaults
 			"set local statement_timeout = %d; set local jit = off; set local datestyle = 'ISO'; set local timezone = 'UTC'",
 			max(timeout.Milliseconds(), 1))); err != nil {
 			return err
 		}
-		now, err := coredb.New(tx).Now(ctx)
-		if err != nil {
+		var now time.Time
+		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
 			return err
 		}
 		return work(tx, now.UTC())
 	})
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.QueryCanceled && ctx.Err() == nil {
-		return &TooBroadError{After: timeout}
+	if hasCode(err, pgerrcode.QueryCanceled) && ctx.Err() == nil {
+		return fmt.Errorf("%s: %w", what, &TooBroadError{After: timeout})
 	}
 	return err
 }

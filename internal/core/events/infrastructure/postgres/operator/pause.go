@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
 // Pause is an event type that no worker claims in a generation.
@@ -17,34 +16,22 @@ type Pause struct {
 	Reason     *string           `json:"reason"`
 }
 
+const pauses = "select event_type, generation, paused_at, paused_by, reason from core.paused_types order by generation, " +
+	"event_type"
+
 // Pauses returns all pauses, by generation and type.
 func (c *Client) Pauses(ctx context.Context) ([]Pause, error) {
-	return query(ctx, c, "list pauses", func(q *coredb.Queries) ([]Pause, error) { return pauses(ctx, q) })
-}
-
-func pauses(ctx context.Context, q *coredb.Queries) ([]Pause, error) {
-	rows, err := q.PausedTypes(ctx)
-	all := make([]Pause, len(rows))
-	for i, r := range rows {
-		all[i] = Pause{r.EventType, events.Generation(r.Generation), r.PausedAt.UTC(), r.PausedBy, r.Reason}
-	}
-	return all, err
+	return list[Pause](ctx, c, "list pauses", pauses)
 }
 
 // Pause stops claims of an event type in a generation. Publishing goes on, and workers finish the events that they
 // hold.
 func (c *Client) Pause(ctx context.Context, eventType string, generation events.Generation, by, reason string) error {
-	return c.exec(ctx, "pause", func(q *coredb.Queries) error {
-		return q.PauseType(ctx, coredb.PauseTypeParams{
-			EventType: eventType, Generation: int64(generation), ByWhom: by, Reason: reason,
-		})
-	})
+	return c.exec(ctx, "pause", "select core.event_type_pause($1, $2, nullif($3, ''), nullif($4, ''))", eventType,
+		generation, by, reason)
 }
 
 // Resume ends a pause and wakes the workers.
 func (c *Client) Resume(ctx context.Context, eventType string, generation events.Generation, by string) error {
-	return c.exec(ctx, "resume", func(q *coredb.Queries) error {
-		return q.ResumeType(ctx, coredb.ResumeTypeParams{EventType: eventType, Generation: int64(generation),
-			ByWhom: by})
-	})
+	return c.exec(ctx, "resume", "select core.event_type_resume($1, $2, nullif($3, ''))", eventType, generation, by)
 }

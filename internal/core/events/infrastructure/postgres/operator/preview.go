@@ -2,17 +2,13 @@ package operator
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/coredb"
-	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Effect is what a replay would do with one handler of one event.
@@ -62,40 +58,33 @@ func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Gener
 		Unhandled: []UnhandledEffect{}, Paused: []Pause{}, Effects: []Effect{}}
 	handlers, unhandled := make(map[[2]string]*HandlerEffect), make(map[[2]string]*UnhandledEffect)
 	types := make(map[string]bool)
-	var last coredb.OperatorReplayPreviewRow // the last one counted as unhandled
+	var last Effect // the last one counted as unhandled
 	// once even without events, because it also checks the generation
 	for from := 0; from == 0 || from < s.Len(); from += MaxBatch {
 		k := s.slice(from, from+MaxBatch)
-		var rows []coredb.OperatorReplayPreviewRow
-		err := c.inTx(ctx, func(tx pgx.Tx) (err error) {
-			rows, err = coredb.New(tx).OperatorReplayPreview(ctx, coredb.OperatorReplayPreviewParams{
-				Ids: k.ids, OccurredAts: k.times, Generation: int64(to),
-			})
-			return err
-		})
+		effects, err := list[Effect](ctx, c, "preview the replay", `
+select p.event_id, p.occurred_at, p.event_type, coalesce(p.handler, '') as handler, p.would_run, p.handled_at,
+  coalesce(p.note, '') as note
+from core.outbox_replay_preview_many($1, $2, $3) p`, k.ids, to, k.times)
 		if err != nil {
-			return Preview{}, fmt.Errorf("preview the replay: %w", err)
+			return Preview{}, err
 		}
-		for _, r := range rows {
-			types[r.EventType] = true
-			if inFull {
-				preview.Effects = append(preview.Effects, Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(),
-					EventType: r.EventType, Handler: r.Handler, HandledAt: pgtx.Present(r.HandledAt),
-					WouldRun: r.WouldRun,
-					Note:     r.Note})
-			}
-			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {
-				u := entry(unhandled, [2]string{r.EventType, r.Note}, UnhandledEffect{EventType: r.EventType,
-					Note: r.Note})
-				if r.EventID != last.EventID || !r.OccurredAt.Equal(last.OccurredAt) { // an event has a row for each handler
+		if inFull {
+			preview.Effects = append(preview.Effects, effects...)
+		}
+		for _, e := range effects {
+			types[e.EventType] = true
+			if e.Handler == "" || !e.WouldRun && e.HandledAt == nil {
+				u := entry(unhandled, [2]string{e.EventType, e.Note}, UnhandledEffect{EventType: e.EventType, Note: e.Note})
+				if e.EventID != last.EventID || !e.OccurredAt.Equal(last.OccurredAt) { // an event has a row for each handler
 					u.Events++
 				}
-				last = r
+				last = e
 				continue
 			}
-			h := entry(handlers, [2]string{r.EventType, r.Handler}, HandlerEffect{EventType: r.EventType,
-				Handler: r.Handler})
-			if r.WouldRun {
+			h := entry(handlers, [2]string{e.EventType, e.Handler}, HandlerEffect{EventType: e.EventType,
+				Handler: e.Handler})
+			if e.WouldRun {
 				h.WouldRun++
 			} else {
 				h.Handled++

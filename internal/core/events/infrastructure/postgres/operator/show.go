@@ -3,16 +3,13 @@ package operator
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
 // Detail is all that is known about an event.
@@ -54,73 +51,52 @@ type HandlerState struct {
 	Free      int        `json:"free,omitempty"` // in a row that were not counted
 	Class     string     `json:"class,omitempty"`
 	Error     string     `json:"error,omitempty"`
-}
-
-// handlerRow is a row of handlerStates.
-type handlerRow struct {
-	HandlerState
-	Workers int // the number of live workers with the most common handler
+	// Workers is the number of live workers with the most common handler.
+	Workers int `json:"-"`
 }
 
 // Show returns all that is known about the event of that id, or about each, if several that occurred at different times
 // share it. If there is none it returns a [*RefusedError] (SP031).
 func (c *Client) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error) {
-	err = c.search(ctx, 0, func(tx pgx.Tx, _ time.Time) error {
-		if all, err = details(ctx, tx, id); err != nil {
-			return err
+	err = c.search(ctx, "show event", 0, func(tx pgx.Tx, _ time.Time) error {
+		// jsonb is read as text, because the driver would parse it, and fail where Go cannot
+		all, err = rows[Detail](ctx, tx, "select "+displayed+`, o.payload::text, o.idempotency_key, o.trace_context,
+  o.content_class, o.claimed_by, o.lease_handler,
+  coalesce(substring(o.channel from '^outbox_gen_[0-9]+_(.+)$'), '`+events.DefaultClass+`') as class,
+  case when o.status = 'in_flight' and isfinite(o.claimed_at)
+    then o.claimed_at + make_interval(secs => o.lease_seconds) end as lease_expires_at,
+  array(select h::text from jsonb_array_elements(o.failure_history) with ordinality as e(h, n) order by n) as history
+from core.outbox o where o.id = $1 order by o.occurred_at`, id)
+		if err == nil && len(all) == 0 {
+			err = unknownEvent(id)
 		}
-		if len(all) == 0 {
-			return unknownEvent(id)
+		if err != nil {
+			return err
 		}
 		acts, err := actions(ctx, tx, []uuid.UUID{id}, ActionFilter{}.where(), MaxPageSize, false)
 		if err != nil {
 			return err
 		}
 		slices.Reverse(acts)
-		paused, err := pauses(ctx, coredb.New(tx))
-		if err != nil {
-			return err
-		}
+		paused, err := rows[Pause](ctx, tx, pauses)
 		for i := range all {
+			d := &all[i]
 			for _, pause := range paused {
-				if pause.EventType == all[i].EventType && pause.Generation == all[i].Generation {
-					all[i].Paused = &pause
+				if pause.EventType == d.EventType && pause.Generation == d.Generation {
+					d.Paused = &pause
 				}
 			}
-			all[i].Actions = append([]Action{}, acts...)
-			all[i].Class = class(all[i].Channel, all[i].Generation)
-			if err := all[i].readHandlers(ctx, tx); err != nil {
-				return err
+			d.Actions = acts
+			if err == nil {
+				d.Handlers, err = rows[HandlerState](ctx, tx, handlerStates, id, d.OccurredAt)
+			}
+			for _, s := range d.Handlers {
+				d.Workers = s.Workers
 			}
 		}
-		return nil
+		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("show event: %w", err)
-	}
-	return all, nil
-}
-
-// details reads the rows. It reads jsonb as text, because the driver would parse it, and fail where Go cannot.
-func details(ctx context.Context, tx pgx.Tx, id uuid.UUID) ([]Detail, error) {
-	rows, err := tx.Query(ctx, "select "+displayed+`, o.payload::text, o.idempotency_key, o.trace_context, o.content_class,
-		  o.claimed_by, o.lease_handler,
-		  case when o.status = 'in_flight' and isfinite(o.claimed_at)
-		    then o.claimed_at + make_interval(secs => o.lease_seconds) end as lease_expires_at,
-		  array(select h::text from jsonb_array_elements(o.failure_history) with ordinality as e(h, n) order by n) as history
-		from core.outbox o where o.id = $1 order by o.occurred_at`, id)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[Detail])
-}
-
-// class returns the processing class of a channel.
-func class(channel string, g events.Generation) string {
-	if name, ok := strings.CutPrefix(channel, events.ChannelName(g, "")+"_"); ok {
-		return name
-	}
-	return events.DefaultClass
+	return all, err
 }
 
 // handlerStates returns each handler that has handled or failed an event, or has still to run; a handler counts for the
@@ -163,17 +139,3 @@ select distinct on (s.handler) s.handler, s.stage, s.handled_at, s.handled_as,
     else coalesce(s.failed::text, '') end as error,
   coalesce((select max(l.workers) from live l), 0) as workers
 from states s order by s.handler, s.rank`
-
-// readHandlers adds the handlers of the event.
-func (d *Detail) readHandlers(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, handlerStates, d.ID, d.OccurredAt)
-	if err != nil {
-		return err
-	}
-	d.Handlers = []HandlerState{}
-	states, err := pgx.CollectRows(rows, pgx.RowToStructByName[handlerRow])
-	for _, s := range states {
-		d.Handlers, d.Workers = append(d.Handlers, s.HandlerState), s.Workers
-	}
-	return err
-}

@@ -1,8 +1,8 @@
 package operator
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,22 +32,10 @@ func Dimensions() []Dimension {
 	return []Dimension{ByStatus, ByChannel, ByGeneration, ByType, BySource, ByTarget, ByWorkspace, ByHandler, ByError}
 }
 
-// expression returns SQL for the value of a dimension of a row o; f is a handler that failed.
-func (d Dimension) expression() string {
-	switch d {
-	case ByType:
-		return "o.event_type"
-	case ByWorkspace:
-		return "o.workspace_id"
-	case ByHandler:
-		return "f.handler"
-	case ByError:
-		return errorClass
-	case ByChannel, ByGeneration, BySource, ByTarget:
-		return "o." + string(d)
-	default:
-		return "null"
-	}
+// expressions are SQL for the dimensions of a row o whose value is not the column of that name; f is a handler that
+// failed.
+var expressions = map[Dimension]string{
+	ByType: "o.event_type", ByWorkspace: "o.workspace_id", ByHandler: "f.handler", ByError: errorClass,
 }
 
 // Count says how to count events.
@@ -103,24 +91,22 @@ func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts,
 		one.Statuses = slices.DeleteFunc(slices.Clone(filter.Statuses), func(s Status) bool { return s == Delivered })
 		counted.DeliveredLeftOut = !estimate
 	}
-	err := c.search(ctx, count.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+	err := c.search(ctx, "count events", count.Timeout, func(tx pgx.Tx, asOf time.Time) (err error) {
 		counted.AsOf = asOf
 		if len(one.Statuses) > 0 {
-			if err := counted.count(ctx, tx, one, count.Limit+1); err != nil {
+			if counted.Groups, err = groups(ctx, tx, one, count.By, count.Limit+1); err != nil {
 				return err
 			}
 		}
 		if estimate {
 			delivered, err := countDelivered(ctx, tx, filter)
-			if err != nil {
-				return err
-			}
 			counted.Groups = append(counted.Groups, delivered)
+			return err
 		}
 		return nil
 	})
 	if err != nil {
-		return Counts{}, fmt.Errorf("count events: %w", err)
+		return Counts{}, err
 	}
 	if byStatus {
 		counted.fillStatuses(filter.Statuses)
@@ -131,58 +117,39 @@ func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts,
 	return counted, nil
 }
 
-// count adds the groups of the events that filter selects. It reads each status by itself, because most have an index.
-func (c *Counts) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int) error {
-	var branches, dimensions []string
+// groups counts the events that filter selects. It reads each status by itself, because most have an index.
+func groups(ctx context.Context, tx pgx.Tx, filter Filter, by []Dimension, limit int) ([]Group, error) {
+	var branches, names, values []string
+	for i, d := range by {
+		names = append(names, fmt.Sprintf("r.d%d", i))
+		values = append(values, fmt.Sprintf("'%s', r.d%d", d, i))
+	}
 	var arguments []any
 	for _, status := range slices.Compact(slices.Sorted(slices.Values(filter.Statuses))) {
-		of := filter
+		of, from := filter, "core.outbox o"
 		of.Statuses = []Status{status}
 		condition, more := of.Where(len(arguments) + 1)
 		arguments = append(arguments, more...)
 		var columns []string
-		from := "core.outbox o"
-		for i, d := range c.By {
-			expression := d.expression()
-			if d == ByStatus {
+		for i, d := range by {
+			expression := cmp.Or(expressions[d], "o."+string(d))
+			switch d {
+			case ByStatus:
 				expression = "'" + string(status) + "'"
-			}
-			if d == ByHandler {
+			case ByHandler:
 				from += " left join lateral jsonb_object_keys(o.handler_failures) as f(handler) on true"
 			}
 			columns = append(columns, fmt.Sprintf("%s::text as d%d", expression, i))
 		}
-		branches = append(branches, "select "+strings.Join(columns, ", ")+", "+status.moment()+" as at from "+
-			""+from+" where "+condition)
+		branches = append(branches, fmt.Sprintf("select %s, %s as at from %s where %s", strings.Join(columns, ", "),
+			status.moment(), from, condition))
 	}
-	for i := range c.By {
-		dimensions = append(dimensions, fmt.Sprintf("r.d%d", i))
-	}
-	by := strings.Join(dimensions, ", ")
-	rows, err := tx.Query(ctx, "select "+by+`, count(*),
-		  min(r.at) filter (where isfinite(r.at)), max(r.at) filter (where isfinite(r.at))
-		from (`+strings.Join(branches, " union all ")+") r group by "+by+
-		" order by count(*) desc, "+by+fmt.Sprintf(" limit %d", limit), arguments...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		g := Group{Values: make(map[Dimension]*string)}
-		values := make([]*string, len(c.By))
-		var into []any
-		for i := range values {
-			into = append(into, &values[i])
-		}
-		if err := rows.Scan(append(into, &g.Count, &g.Oldest, &g.Latest)...); err != nil {
-			return err
-		}
-		for i, d := range c.By {
-			g.Values[d] = values[i]
-		}
-		c.Groups = append(c.Groups, g)
-	}
-	return rows.Err()
+	group := strings.Join(names, ", ")
+	return rows[Group](ctx, tx, fmt.Sprintf(`
+select jsonb_build_object(%s) as values, count(*) as count, min(r.at) filter (where isfinite(r.at)) as oldest,
+  max(r.at) filter (where isfinite(r.at)) as latest
+from (%s) r group by %s order by count(*) desc, %[3]s limit %d`, strings.Join(values, ", "),
+		strings.Join(branches, " union all "), group, limit), arguments...)
 }
 
 // moment returns the column of the time that matters most for an event in that status.
@@ -201,30 +168,30 @@ func (s Status) moment() string {
 // estimate.
 func countDelivered(ctx context.Context, tx pgx.Tx, filter Filter) (Group, error) {
 	filter.Statuses = []Status{Delivered}
-	status := string(Delivered)
-	g := Group{Values: map[Dimension]*string{ByStatus: &status}}
 	condition, arguments := filter.Where(1)
 	var plans []struct {
 		Plan struct {
 			Rows float64 `json:"Plan Rows"`
 		} `json:"Plan"`
 	}
-	var text string
 	if err := tx.QueryRow(ctx, "explain (format json) select from core.outbox o where "+condition,
-		arguments...).Scan(&text); err != nil {
-		return Group{}, err
-	}
-	if err := json.Unmarshal([]byte(text), &plans); err != nil || len(plans) != 1 {
+		arguments...).Scan(&plans); err != nil {
 		return Group{}, fmt.Errorf("read the plan: %w", err)
 	}
-	expected := int64(plans[0].Plan.Rows)
-	if expected > exactUpTo {
+	g := groupOf(Delivered)
+	if expected := int64(plans[0].Plan.Rows); expected > exactUpTo {
 		g.Count, g.Estimated = expected, true
 		return g, nil
 	}
 	err := tx.QueryRow(ctx, "select count(*), min(o.created_at), max(o.created_at) from core.outbox o where "+condition,
 		arguments...).Scan(&g.Count, &g.Oldest, &g.Latest)
 	return g, err
+}
+
+// groupOf returns an empty group.
+func groupOf(s Status) Group {
+	status := string(s)
+	return Group{Values: map[Dimension]*string{ByStatus: &status}}
 }
 
 // fillStatuses orders the groups as [Statuses] does, and adds an empty one for each status without events.
@@ -235,8 +202,7 @@ func (c *Counts) fillStatuses(asked []Status) {
 		if i := slices.IndexFunc(groups, func(g Group) bool { return *g.Values[ByStatus] == string(s) }); i >= 0 {
 			c.Groups = append(c.Groups, groups[i])
 		} else if slices.Contains(asked, s) {
-			status := string(s)
-			c.Groups = append(c.Groups, Group{Values: map[Dimension]*string{ByStatus: &status}})
+			c.Groups = append(c.Groups, groupOf(s))
 		}
 	}
 }
