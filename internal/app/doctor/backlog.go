@@ -140,7 +140,7 @@ func leases(ctx context.Context, e *examination) (string, error) {
 		locks, err = e.facts.ReapLocks(ctx, reapGrace)
 		for _, k := range locks {
 			e.found(Critical, "session %d of %s (%s) keeps the advisory lock of reaping: no worker can reap", k.Pid, k.Login,
-				k.Application).fix("if workers run and do not reap: %s", terminate(fmt.Sprint(k.Pid), k.Login))
+				k.Application).fix("if workers run and do not reap: %s", terminate(k.Pid, k.Login))
 		}
 	}
 	if l.Ahead > 0 {

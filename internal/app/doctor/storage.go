@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -16,28 +17,9 @@ const maxListed = 20
 const oldSnapshotIDs = 1_000_000
 
 // terminate says how to end a session.
-func terminate(pid, login string) string {
-	if login == "" {
-		login = "its login"
-	}
-	return fmt.Sprintf("as %s, a member of pg_signal_backend or a superuser, run `select pg_terminate_backend(%s);`",
-		login, pid)
-}
-
-// holder names what holds a snapshot, and says how to end it.
-func holder(s doctordb.SnapshotsRow) (name, fix string) {
-	switch s.Kind {
-	case "prepared":
-		return fmt.Sprintf("prepared transaction %s of %s", s.ID, s.Login),
-			fmt.Sprintf("as %s or a superuser, in database %s, run `rollback prepared %s;`", s.Login, s.Detail, s.ID)
-	case "slot":
-		return "replication slot " + s.ID, "bring its consumer back; or, as a login with REPLICATION or a superuser, run " +
-			"`select pg_drop_replication_slot(" + s.ID + ");`"
-	case "standby":
-		return "standby " + s.ID + ", through hot_standby_feedback,", "end the long query on the standby"
-	default:
-		return fmt.Sprintf("session %s of %s (%s)", s.ID, s.Login, s.Detail), terminate(s.ID, s.Login)
-	}
+func terminate(pid int32, login string) string {
+	return fmt.Sprintf("as %s, a member of pg_signal_backend or a superuser, run `select pg_terminate_backend(%d);`",
+		cmp.Or(login, "its login"), pid)
 }
 
 // snapshots finds what keeps dead rows from being removed: claims then read them all.
@@ -55,13 +37,11 @@ func snapshots(ctx context.Context, e *examination) (string, error) {
 			if s.Seconds > 0 {
 				since = " for " + span(s.Seconds)
 			}
-			name, fix := holder(s)
 			e.found(Warning, "%s has held a snapshot%s, %s old: rows that died since cannot be removed, and claims slow down",
-				name, since, app.Counted(s.Ids, "transaction")).fix("%s", fix)
+				s.Holder, since, app.Counted(s.Ids, "transaction")).fix("%s", s.Fix)
 		}
 	}
-	name, _ := holder(held[0])
-	return fmt.Sprintf("the oldest is %s old: %s", app.Counted(held[0].Ids, "transaction"), name), nil
+	return fmt.Sprintf("the oldest is %s old: %s", app.Counted(held[0].Ids, "transaction"), held[0].Holder), nil
 }
 
 // unseen finds sessions whose state is not known: of those that hold a snapshot, or else of this database.
@@ -101,7 +81,7 @@ func transactions(ctx context.Context, e *examination) (string, error) {
 				span(b.LongestSeconds))
 		}
 		e.found(Warning, "session %d of %s (%s)%s", b.Pid, b.Login, b.Application, doing).
-			fix("%s%s", condition, terminate(fmt.Sprint(b.Pid), b.Login))
+			fix("%s%s", condition, terminate(b.Pid, b.Login))
 	}
 	prepared, err := e.facts.Prepared(ctx, maxListed)
 	if err != nil {

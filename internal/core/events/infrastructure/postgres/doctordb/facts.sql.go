@@ -161,77 +161,90 @@ different as (
         coalesce('deprecated from ' || l.deadline || ' for ' || l.successor, 'not deprecated')) end], '; ') as how
   from core.event_types t join latest l on l.event_type = t.event_type
   left join declared d on (d.event_type, d.event_version) = (t.event_type, t.event_version))
-select 'none'::text as kind, ''::text as subject, 0::bigint as generation, ''::text as source, ''::text as detail
+select 'critical'::text as state,
+  'no event type is registered: all publishing is refused (SP016)'::text as problem, $4::text as fix
 where not exists (select from core.event_types)
 union all
-select 'missing', format('%s version %s', d.event_type, d.event_version), 0, '', '' from declared d
-where exists (select from core.event_types) and not exists (select from core.event_types t
+select 'critical', format('%s version %s is in this build but not registered: publishing it is refused (SP016)',
+  d.event_type, d.event_version), $4::text
+from declared d where exists (select from core.event_types) and not exists (select from core.event_types t
   where (t.event_type, t.event_version) = (d.event_type, d.event_version))
 union all
-select 'ignored', i.event_type, i.generation, '', '' from ignored i
+select 'critical', format('%s is registered as not consumed in generation %s, although live workers of it handle the '
+    'type: what is published settles unhandled and is lost', i.event_type, i.generation),
+  format('as spectral_owner, run ` + "`" + `update core.event_types set consumed = true, consumed_in = consumed_in || '
+    'jsonb_build_object(''%s'', true) where event_type = %L;` + "`" + `', i.generation, i.event_type)
+from ignored i
 union all
-select 'dropped', d.event_type, $2::bigint, '', '' from dropped d
-union all
-select case when d.refused then 'refused' else 'different' end, format('%s version %s', d.event_type, d.event_version),
-  d.registered_by, '', d.how
+select 'critical', d.event_type || ' is registered as not consumed, although this build handles the type: what is '
+    'published settles unhandled and is lost',
+  case $2::bigint when 0 then format('as spectral_owner, run ` + "`" + `update core.event_types set consumed = true '
+    'where event_type = %L;` + "`" + `; then restart the workers', d.event_type) else $5::text end
+from dropped d
+union all -- registered by this build's generation, but otherwise; where the source differs, publishing fails
+select case when d.refused then 'critical' else 'warning' end,
+  format('%s version %s is not registered as this build, of generation %s, has it: %s', d.event_type, d.event_version,
+    $2::bigint, d.how),
+  $5::text || '; if the difference comes back, another build runs as this generation: give one of them another number'
 from different d join ours o on (o.event_type, o.event_version) = (d.event_type, d.event_version) where d.how <> ''
 union all
-select 'unsure', format('%s version %s', d.event_type, d.event_version), d.registered_by, '', d.how
+select 'note', format('%s version %s is not registered as this build has it: %s; it was registered by %s', d.event_type,
+    d.event_version, d.how, coalesce('generation ' || nullif(d.registered_by, 0), 'no generation')),
+  'to learn whether that is right, put this build''s generation for N in ` + "`" + `SPECTRAL_GENERATION=N workers doctor tables` + "`" + `'
 from different d where $2::bigint = 0 and d.how <> ''
 union all
-select 'unknown generation',
-  string_agg(t.event_type || ' version ' || t.event_version, ', ' order by t.event_type, t.event_version),
-  t.registered_by, '', ''
+select 'note', format('%s: registered by generation %s, which does not exist; no lower generation replaces that',
+    string_agg(t.event_type || ' version ' || t.event_version, ', ' order by t.event_type, t.event_version),
+    t.registered_by),
+  format('if generation %1$s will not be started: as spectral_owner, run ` + "`" + `update core.event_types set registered_by = 0 '
+    'where registered_by = %1$s;` + "`" + `, then ` + "`" + `workers migrate up` + "`" + ` with the build that runs', t.registered_by)
 from core.event_types t
 where t.registered_by > 0 and not exists (select from core.deployments p where p.generation = t.registered_by)
 group by t.registered_by
 union all
-select 'no source', p.role_name, 0, p.source, '' from publishers p
+select 'critical', format('%s may not publish as %s: its events are refused (SP017)', p.role_name, p.source),
+  format('as spectral_owner, run ` + "`" + `insert into core.publisher_sources (role_name, source) values (%L, %L);` + "`" + `', p.role_name,
+    p.source)
+from publishers p
 where not exists (select from core.publisher_sources s where (s.role_name, s.source) = (p.role_name, p.source))
 union all
-select case when r.oid is null then 'stale source' else 'extra source' end, s.role_name, 0, s.source, ''
+select case when r.oid is null then 'note' else 'warning' end,
+  format('%s may publish as %s, which this build does not give it', s.role_name, s.source) ||
+    case when r.oid is null then '; the role does not exist, but one of that name could publish' else '' end,
+  format('as spectral_owner, run ` + "`" + `delete from core.publisher_sources where role_name = %L and source = %L;` + "`" + `', s.role_name,
+    s.source)
 from core.publisher_sources s left join pg_catalog.pg_roles r on r.rolname = s.role_name
-where (r.oid is null or s.role_name = any ($4::text[]))
+where (r.oid is null or s.role_name = any ($6::text[]))
   and not exists (select from publishers p where (s.role_name, s.source) = (p.role_name, p.source))
-order by 1, 2, 3
+order by 2
 `
 
 type EventTypesParams struct {
 	Types        json.RawMessage
 	Generation   int64
 	DefaultClass string
+	Register     string
+	Again        string
 	Roles        []string
 }
 
 type EventTypesRow struct {
-	Kind       string
-	Subject    string
-	Generation int64
-	Source     string
-	Detail     string
+	State   string
+	Problem string
+	Fix     string
 }
 
 // Compares core.event_types and core.publisher_sources with what this build declares. A generation of 0 is not known.
 // Types that a higher generation has registered stand, and this build's first start replaces those of a lower one:
-// neither is returned. Kind is one of:
-//
-//	none          no event type is registered
-//	missing       a version that this build has is not registered
-//	ignored       live workers of the generation handle the type, which is registered as not consumed there
-//	dropped       this build handles the type, which is registered as not consumed
-//	refused, different  registered by this build's generation, but not as this build has it; refused: publishing fails
-//	unsure        as different, but this build's generation is not known
-//	unknown generation  a generation that does not exist registered the types
-//	no source     the role may not publish as source
-//	extra source  the role may publish as source, and should not
-//	stale source  the same, and the role does not exist
-//
+// neither is returned.
 // what a build of this generation has registered, or would have
 func (q *Queries) EventTypes(ctx context.Context, arg EventTypesParams) ([]EventTypesRow, error) {
 	rows, err := q.db.Query(ctx, eventTypes,
 		arg.Types,
 		arg.Generation,
 		arg.DefaultClass,
+		arg.Register,
+		arg.Again,
 		arg.Roles,
 	)
 	if err != nil {
@@ -241,13 +254,7 @@ func (q *Queries) EventTypes(ctx context.Context, arg EventTypesParams) ([]Event
 	var items []EventTypesRow
 	for rows.Next() {
 		var i EventTypesRow
-		if err := rows.Scan(
-			&i.Kind,
-			&i.Subject,
-			&i.Generation,
-			&i.Source,
-			&i.Detail,
-		); err != nil {
+		if err := rows.Scan(&i.State, &i.Problem, &i.Fix); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -528,27 +535,29 @@ acls (what, on_what, columns, owner, acl) as (
   union all
   select 'function ' || p.oid::regprocedure, 'function ' || p.oid::regprocedure, '', p.proowner, p.proacl
   from pg_catalog.pg_proc p join schemas s on s.oid = p.pronamespace)
-select 'own privilege'::text as kind, quote_ident(r.rolname)::text as role, a.what::text as object, ''::text as above,
-  string_agg(lower(x.privilege_type), ', ' order by x.privilege_type)::text as privileges,
-  format('%s on %s', string_agg(lower(x.privilege_type) || a.columns, ', ' order by x.privilege_type),
-    a.on_what)::text as revoke,
-  ''::text as grantor, false as migrates
+select format('role %I has %s on %s by itself, not through its group', r.rolname,
+    string_agg(lower(x.privilege_type), ', ' order by x.privilege_type), a.what)::text as problem,
+  format('as spectral_owner, run ` + "`" + `revoke %s on %s from %I cascade;` + "`" + `; then grant it the group that it needs',
+    string_agg(lower(x.privilege_type) || a.columns, ', ' order by x.privilege_type), a.on_what, r.rolname)::text as fix
 from acls a cross join lateral aclexplode(a.acl) x join pg_catalog.pg_roles r on r.oid = x.grantee
 where x.grantee <> a.owner and r.oid not in (select oid from groups) group by r.rolname, a.what, a.on_what
 union all
-select 'member', string_agg(distinct m.rolname, ', ' order by m.rolname),
-  case when bool_and(g.member = m.oid) then '' else g.name end, g.above, '',
-  string_agg(distinct format('revoke %s from %s', g.above, g.name) || coalesce(' granted by ' || g.grantor, '') ||
-    ' cascade;', ' '),
-  case when min(g.grantor) = max(g.grantor) then min(g.grantor) when min(g.grantor) is null then '' else '*' end,
-    g.migrates
+select format('login %s is a member of %s%s%s: it may rewrite and erase events',
+    string_agg(distinct m.rolname, ', ' order by m.rolname), g.above,
+    case when g.migrates then ', which migrates' else '' end,
+    case when bool_and(g.member = m.oid) then '' else ', through ' || g.name end),
+  format('as %s, run ` + "`" + `%s` + "`" + `', case when count(distinct g.grantor) = 0 then 'the login that migrates'
+      when count(distinct g.grantor) = 1 then 'a superuser or ' || min(g.grantor) else 'a superuser' end,
+    string_agg(distinct format('revoke %s from %s', g.above, g.name) || coalesce(' granted by ' || g.grantor, '') ||
+      ' cascade;', ' '))
 from members m join grants g on pg_has_role(m.oid, g.member, 'member') where m.oid not in (select oid from migrating)
 group by g.above, g.member, g.name, g.migrates
 union all
-select 'superuser', quote_ident(r.rolname), '', g.rolname, '', '', '', false
+select format('login %I, a member of %s, is a superuser: nothing is protected from it', r.rolname, g.rolname),
+  format('as a superuser, run ` + "`" + `alter role %I nosuperuser;` + "`" + `', r.rolname)
 from pg_catalog.pg_roles r join pg_catalog.pg_auth_members m on m.member = r.oid join groups g on g.oid = m.roleid
 where r.rolsuper and r.oid not in (select oid from groups)
-order by 1, 2, 3 limit $1::integer
+order by 1 limit $1::integer
 `
 
 type LoginsParams struct {
@@ -557,29 +566,11 @@ type LoginsParams struct {
 }
 
 type LoginsRow struct {
-	Kind       string
-	Role       string
-	Object     string
-	Above      string
-	Privileges string
-	Revoke     string
-	Grantor    string
-	Migrates   bool
+	Problem string
+	Fix     string
 }
 
-// Returns who may do more than their group does. Kind is one of:
-//
-//	own privilege  role has privileges on object by itself; revoke names both as in a revoke statement
-//	member         the logins in role are members of above, which may rewrite events, through object if it is not
-//
-// empty;
-//
-//	revoke ends that. Migrates: above is the role that migrates. Grantor may revoke it; *: there are
-//
-// several
-//
-//	superuser      role is a superuser and a member of above
-//
+// Finds who may do more than their group does.
 // the grants that make members of a role that may do everything; the check of privileges has those to our groups
 func (q *Queries) Logins(ctx context.Context, arg LoginsParams) ([]LoginsRow, error) {
 	rows, err := q.db.Query(ctx, logins, arg.AtMost, arg.Roles)
@@ -590,16 +581,7 @@ func (q *Queries) Logins(ctx context.Context, arg LoginsParams) ([]LoginsRow, er
 	var items []LoginsRow
 	for rows.Next() {
 		var i LoginsRow
-		if err := rows.Scan(
-			&i.Kind,
-			&i.Role,
-			&i.Object,
-			&i.Above,
-			&i.Privileges,
-			&i.Revoke,
-			&i.Grantor,
-			&i.Migrates,
-		); err != nil {
+		if err := rows.Scan(&i.Problem, &i.Fix); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -675,7 +657,8 @@ const now = `-- name: Now :one
 select clock_timestamp()::timestamptz as now
 `
 
-// Facts for the doctor. They are read with search_path = pg_catalog. Names are quoted as SQL needs them.
+// Facts for the doctor, and findings: a state, a problem and its fix. They are read with search_path = pg_catalog. Names
+// are quoted as SQL needs them.
 func (q *Queries) Now(ctx context.Context) (time.Time, error) {
 	row := q.db.QueryRow(ctx, now)
 	var now time.Time
@@ -1065,40 +1048,42 @@ func (q *Queries) Settings(ctx context.Context, names []string) ([]SettingsRow, 
 }
 
 const snapshots = `-- name: Snapshots :many
-select h.kind::text as kind, h.id::text as id, h.login::text as login, h.detail::text as detail, h.ids::bigint as ids,
+select h.holder::text as holder, h.fix::text as fix, h.ids::bigint as ids,
   coalesce(h.seconds, -1)::double precision as seconds
 from (
-  select 'session' as kind, a.pid::text as id, quote_ident(a.usename) as login, format('%s, %s',
-      coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.state,
-        'state not visible')) as detail,
+  select format('session %s of %s (%s, %s)', a.pid, coalesce(quote_ident(a.usename), a.backend_type),
+      coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.state, 'state not visible')) as holder,
+    format('as %s, a member of pg_signal_backend or a superuser, run ` + "`" + `select pg_terminate_backend(%s);` + "`" + `',
+      coalesce(quote_ident(a.usename), 'its login'), a.pid) as fix,
     age(a.backend_xmin)::bigint as ids, extract(epoch from clock_timestamp() - a.xact_start) as seconds
   from pg_catalog.pg_stat_activity a
   where a.backend_xmin is not null and a.pid <> pg_backend_pid()
     and coalesce(a.backend_type, '') not in ('walsender', 'autovacuum worker')
   union all
-  select 'prepared', quote_literal(p.gid), quote_ident(p.owner), quote_ident(p.database), age(p.transaction)::bigint,
-    extract(epoch from clock_timestamp() - p.prepared)
+  select format('prepared transaction %L of %I', p.gid, p.owner),
+    format('as %I or a superuser, in database %I, run ` + "`" + `rollback prepared %L;` + "`" + `', p.owner, p.database, p.gid),
+    age(p.transaction)::bigint, extract(epoch from clock_timestamp() - p.prepared)
   from pg_catalog.pg_prepared_xacts p
   union all
-  select 'slot', quote_literal(s.slot_name), '', '', greatest(age(s.xmin), age(s.catalog_xmin))::bigint, null
+  select format('replication slot %L', s.slot_name), format('bring its consumer back; or, as a login with REPLICATION or '
+      'a superuser, run ` + "`" + `select pg_drop_replication_slot(%L);` + "`" + `', s.slot_name),
+    greatest(age(s.xmin), age(s.catalog_xmin))::bigint, null
   from pg_catalog.pg_replication_slots s where s.xmin is not null or s.catalog_xmin is not null
   union all
-  select 'standby', r.application_name, '', '', age(r.backend_xmin)::bigint, null
+  select format('standby %s, through hot_standby_feedback,', r.application_name), 'end the long query on the standby',
+    age(r.backend_xmin)::bigint, null
   from pg_catalog.pg_stat_replication r where r.backend_xmin is not null) h
 order by h.ids desc, h.seconds desc nulls last
 `
 
 type SnapshotsRow struct {
-	Kind    string
-	ID      string
-	Login   string
-	Detail  string
+	Holder  string
+	Fix     string
 	Ids     int64
 	Seconds float64
 }
 
-// Returns what keeps dead rows from being removed, the oldest first. Kind is session, prepared, slot or standby; id is
-// a pid, or a literal to be used in SQL. Seconds below 0 are not known.
+// Returns what keeps dead rows from being removed, and how to end it, the oldest first. Seconds below 0 are not known.
 func (q *Queries) Snapshots(ctx context.Context) ([]SnapshotsRow, error) {
 	rows, err := q.db.Query(ctx, snapshots)
 	if err != nil {
@@ -1109,10 +1094,8 @@ func (q *Queries) Snapshots(ctx context.Context) ([]SnapshotsRow, error) {
 	for rows.Next() {
 		var i SnapshotsRow
 		if err := rows.Scan(
-			&i.Kind,
-			&i.ID,
-			&i.Login,
-			&i.Detail,
+			&i.Holder,
+			&i.Fix,
 			&i.Ids,
 			&i.Seconds,
 		); err != nil {
@@ -1133,47 +1116,60 @@ with ours as (
     exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident) as has_replident
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   where n.nspname in ('core', 'platform', 'worlds') and c.relkind in ('r', 'p'))
-select 'rule'::text as kind, o.name::text as table_name, quote_ident(r.rulename)::text as object, ''::text as owner,
-  ''::text as detail
+select 'critical'::text as state,
+  format('rule %I on %s rewrites statements: events may be lost, or never settle', r.rulename, o.name)::text as problem,
+  format('as spectral_owner, run ` + "`" + `drop rule %I on %s;` + "`" + `; then restart the workers, whose sessions keep old plans',
+    r.rulename, o.name)::text as fix
 from pg_catalog.pg_rewrite r join ours o on o.oid = r.ev_class
 union all
-select 'unlogged', o.name, '', '', '' from ours o where o.relpersistence = 'u'
+select 'critical', o.name || ' is unlogged: a crash of the server empties it',
+  format('as spectral_owner, run ` + "`" + `alter table %s set logged;` + "`" + `', o.name)
+from ours o where o.relpersistence = 'u'
 union all
-select 'reference', o.name, format('%I.%I', n.nspname, f.relname), quote_ident(pg_get_userbyid(f.relowner)),
-  quote_ident(k.conname)
+select 'critical', format('foreign key %I of %I.%I refers to %s: rows past their retention cannot be deleted', k.conname,
+    n.nspname, f.relname, o.name),
+  format('as %I, run ` + "`" + `alter table %I.%I drop constraint %I;` + "`" + `', pg_get_userbyid(f.relowner), n.nspname, f.relname,
+    k.conname)
 from pg_catalog.pg_constraint k join ours o on o.oid = k.confrelid and o.nspname = 'core'
   join pg_catalog.pg_class f on f.oid = k.conrelid
 join pg_catalog.pg_namespace n on n.oid = f.relnamespace where k.contype = 'f'
 union all
-select 'unenforced', o.name, '', '', string_agg(distinct k.conname, ', ' order by k.conname)
+select 'critical', format('foreign keys of %s are not enforced, because their triggers are disabled: %s', o.name,
+    string_agg(distinct k.conname, ', ' order by k.conname)),
+  format('as a superuser, run ` + "`" + `alter table %s enable trigger all;` + "`" + `; then look for rows that the foreign keys would have '
+    'refused', o.name)
 from pg_catalog.pg_trigger t join ours o on o.oid = t.tgrelid join pg_catalog.pg_constraint k on k.oid = t.tgconstraint
 where t.tgisinternal and t.tgenabled <> 'O' group by o.name
 union all
-select 'event trigger', e.evtfoid::regproc::text, quote_ident(e.evtname), quote_ident(pg_get_userbyid(e.evtowner)),
-  e.evtevent || coalesce(' of ' || array_to_string(e.evttags, ', '), '')
+select 'note', format('event trigger %I of %I runs %s at %s: it may refuse or alter migrations and repairs', e.evtname,
+    pg_get_userbyid(e.evtowner), e.evtfoid::regproc,
+    case e.evtevent when 'login' then 'each login, that of workers too'
+      else e.evtevent || coalesce(' of ' || array_to_string(e.evttags, ', '), '') end),
+  format('read what the function does; to migrate without it, as a superuser, run ` + "`" + `alter event trigger %I disable;` + "`" + `',
+    e.evtname)
 from pg_catalog.pg_event_trigger e
 where e.evtenabled <> 'D' and not exists (select from pg_catalog.pg_depend d
   where d.classid = 'pg_event_trigger'::regclass and d.objid = e.oid and d.deptype = 'e')
 union all
-select 'replica identity', o.name, string_agg(p.pubname, ', '), '',
-  case when bool_and(o.has_key) then 'default' else 'full' end
+select 'critical',
+  format('%s is published (%s) but has no replica identity: each update of it fails, so no event settles', o.name,
+    string_agg(p.pubname, ', ')),
+  format('as spectral_owner, run ` + "`" + `alter table %s replica identity %s;` + "`" + `', o.name,
+    case when bool_and(o.has_key) then 'default' else 'full' end)
 from ours o join pg_catalog.pg_publication_tables t on t.schemaname = o.nspname and t.tablename = o.relname
 join pg_catalog.pg_publication p on p.pubname = t.pubname and (p.pubupdate or p.pubdelete)
 where o.relreplident = 'n' or o.relreplident = 'i' and not o.has_replident or o.relreplident = 'd' and not o.has_key
 group by o.name
-order by 1, 2, 3
+order by 2
 `
 
 type TablesRow struct {
-	Kind      string
-	TableName string
-	Object    string
-	Owner     string
-	Detail    string
+	State   string
+	Problem string
+	Fix     string
 }
 
-// Returns what changes how statements on our tables behave, or whether rows are kept. Kind is one of: rule, unlogged,
-// reference (a foreign key to a table), unenforced (its foreign keys), event trigger, replica identity.
+// Finds what changes how statements on our tables behave, or whether rows are kept.
 func (q *Queries) Tables(ctx context.Context) ([]TablesRow, error) {
 	rows, err := q.db.Query(ctx, tables)
 	if err != nil {
@@ -1183,13 +1179,7 @@ func (q *Queries) Tables(ctx context.Context) ([]TablesRow, error) {
 	var items []TablesRow
 	for rows.Next() {
 		var i TablesRow
-		if err := rows.Scan(
-			&i.Kind,
-			&i.TableName,
-			&i.Object,
-			&i.Owner,
-			&i.Detail,
-		); err != nil {
+		if err := rows.Scan(&i.State, &i.Problem, &i.Fix); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
