@@ -304,8 +304,7 @@ var rounds = []struct {
 			"give the events up: as spectral_owner, run `update " +
 				"core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' " +
 				"where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is " +
-				"null;`, then `workers events discard --type worlds.other.happened --generation 1 --error " +
-				"UnknownEventType", false},
+				"null;`, then `workers events discard --type worlds.other.happened --generation 1 --error UnknownEventType", false},
 		{"unhandled", doctor.Critical, insert("decision.recorded", 1, "outbox_gen_1"),
 			"decision.recorded in generation 1 (live) has waited", "--classes", false},
 		{"channels", doctor.Warning, insert(cards, 1, "outbox_default"),

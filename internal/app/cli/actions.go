@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
@@ -45,9 +46,9 @@ commas or by repeating it, and matches any of them. Each line is one call; a bul
 	pageFlags(cmd, &page.Limit, &page.After, "actions")
 	timeoutFlag(cmd, &page.Timeout)
 	asJSON := jsonFlag(cmd)
-	cmd.RunE = operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
 		page.EventIDs = *asJSON
-		found, err := c.Actions(ctx, filter, page)
+		found, err := o.Events.Actions(ctx, filter, page)
 		if err != nil {
 			return cursorError(err)
 		}

@@ -26,18 +26,17 @@ const progressEvery = 5 * time.Second
 // bulk is a command that changes events: those named by id, or all that a filter selects. It shows them and asks.
 type bulk struct {
 	verb, done string            // like Replay and replayed
-	further    string            // the end of the question: when or where
+	further    func() string     // the end of the question: when or where; may be nil
 	statuses   []operator.Status // of events that it takes; the first is the default
+	forced     *bool             // it takes delivered events too
 	tried      *bool             // a filter selects only events that were tried
-
-	prepare func() // completes the above by the command's own flags
-	change  func(by string) operator.Change
+	change     func(by string) operator.Change
 	// show prints what would be done; with full it prints all, as the result of a dry run.
 	show func(_ context.Context, _ Process, _ *operator.Client, _ operator.Selection, full, asJSON bool) error
 }
 
 // bulkCommand gives cmd the flags and the run function of b.
-func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
+func bulkCommand(p Process, cmd *cobra.Command, b bulk) *cobra.Command {
 	pace := operator.Pace{Batch: operator.DefaultBatch, Rate: operator.DefaultRate}
 	var timeout time.Duration
 	flags := cmd.Flags()
@@ -51,8 +50,8 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 	timeoutFlag(cmd, &timeout)
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if b.prepare != nil {
-			b.prepare()
+		if b.forced != nil && *b.forced {
+			b.statuses = append(b.statuses, operator.Delivered)
 		}
 		ids, err := b.choose(args, *filter, *all)
 		if err != nil {
@@ -65,12 +64,12 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 		if pace.Rate == 0 {
 			pace.Rate = -1
 		}
-		return operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
+		return operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
 			var selection operator.Selection
 			if len(ids) > 0 {
-				selection, err = c.SelectNamed(ctx, ids, b.change(*who))
+				selection, err = o.Events.SelectNamed(ctx, ids, b.change(*who))
 			} else {
-				selection, err = c.Select(ctx, *filter, timeout)
+				selection, err = o.Events.Select(ctx, *filter, timeout)
 			}
 			if err != nil {
 				return err
@@ -82,20 +81,23 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 			switch {
 			case *dryRun:
 				notDone(p)
-				return b.show(ctx, p, c, selection, true, *asJSON)
+				return b.show(ctx, p, o.Events, selection, true, *asJSON)
 			case n == 0 && !*asJSON:
 				return nil
 			case n > 0 && !*yes:
-				if err := b.show(ctx, p.onStderr(), c, selection, false, false); err != nil {
+				if err := b.show(ctx, p.onStderr(), o.Events, selection, false, false); err != nil {
 					return err
 				}
-				if err := consent(ctx, p, false, fmt.Sprintf("%s %s%s?", b.verb, eventsText(n),
-					b.further)); err != nil {
+				question := b.verb + " " + eventsText(n)
+				if b.further != nil {
+					question += b.further()
+				}
+				if err := consent(ctx, p, false, question+"?"); err != nil {
 					return err
 				}
 			}
 			pace.Progress = progress(p, n)
-			result, err := c.Apply(ctx, selection, b.change(*who), pace)
+			result, err := o.Events.Apply(ctx, selection, b.change(*who), pace)
 			return b.report(p, result, err, len(ids) > 0, *asJSON)
 		})(cmd, args)
 	}
@@ -208,20 +210,14 @@ repeated. --force also replays delivered events, if they are named by id or --st
 	oneFlag(cmd.Flags(), &to, "to", "generation that handles them", events.ParseGeneration)
 	force := cmd.Flags().Bool("force", false, "also delivered events: named by id, or with --status delivered")
 	_ = cmd.MarkFlagRequired("to")
-	b := &bulk{
-		verb: "Replay", done: "replayed", statuses: []operator.Status{operator.Failed},
+	return bulkCommand(p, cmd, bulk{
+		verb: "Replay", done: "replayed", further: func() string { return fmt.Sprintf(" into generation %d", to) },
+		statuses: []operator.Status{operator.Failed}, forced: force,
 		change: func(by string) operator.Change { return operator.Replay(to, by, *force) },
 		show: func(ctx context.Context, p Process, c *operator.Client, s operator.Selection, full, asJSON bool) error {
 			return showReplay(ctx, p, c, s, to, full, asJSON)
 		},
-	}
-	b.prepare = func() {
-		b.further = fmt.Sprintf(" into generation %d", to)
-		if *force {
-			b.statuses = append(b.statuses, operator.Delivered)
-		}
-	}
-	return bulkCommand(p, cmd, b)
+	})
 }
 
 // showReplay prints what a replay would do: in sum, and for each event if there are few or full is set.
@@ -264,7 +260,7 @@ them first, and asks. For the days of grace ` + "`workers events undiscard`" + `
 		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason gone
   workers events discard --type decision.recorded --older-than 7d --dry-run
   workers events discard --error-contains "no such card" --reason gone --yes`,
-	}, &bulk{
+	}, bulk{
 		verb: "Discard", done: "discarded", statuses: []operator.Status{operator.Failed},
 		change: func(by string) operator.Change { return operator.Discard(by, *reason) }, show: showEvents,
 	})
@@ -279,7 +275,7 @@ func eventsUndiscardCommand(p Process) *cobra.Command {
 			`): the events are failed again.`,
 		Example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events undiscard --type decision.recorded --dry-run`,
-	}, &bulk{
+	}, bulk{
 		verb: "Undiscard", done: "undiscarded", statuses: []operator.Status{operator.Discarded},
 		change: operator.Undiscard, show: showEvents,
 	})
@@ -293,8 +289,8 @@ func eventsRetryNowCommand(p Process) *cobra.Command {
 count. Events that were published for a later time, and never tried, must be named by id.`,
 		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
-	}, &bulk{
-		verb: "Retry", done: "made due", further: " now", statuses: []operator.Status{operator.Scheduled},
+	}, bulk{
+		verb: "Retry", done: "made due", further: func() string { return " now" }, statuses: []operator.Status{operator.Scheduled},
 		tried: &tried, change: operator.RetryNow, show: showEvents,
 	})
 }

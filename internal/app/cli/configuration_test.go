@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -154,69 +151,27 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	}
 }
 
-// variables returns the environment variables that the code reads: arguments of Getenv, and constants used there.
-func variables(t *testing.T) []string {
+// variables returns the environment variables that the code reads, by their names or by constants called Env.
+func variables(t *testing.T) (names []string) {
 	t.Helper()
-	constants := make(map[string]string)
-	var asked []string
-	name := func(e ast.Expr) string {
-		switch e := e.(type) {
-		case *ast.Ident:
-			return e.Name
-		case *ast.SelectorExpr:
-			return e.Sel.Name
-		default:
-			return ""
-		}
-	}
-	err := filepath.WalkDir("../../..", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
-			strings.Contains(path, "/tests/") {
+	asked := regexp.MustCompile(`(?:[gG]etenv|LookupEnv)\(([^)]*)\)`)
+	constant := regexp.MustCompile(`\bEnv\w+ += ("[A-Z_]+")`)
+	err := filepath.WalkDir("../../../internal", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			return err
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.ValueSpec:
-				for i, v := range n.Values {
-					if literal, ok := v.(*ast.BasicLit); ok && literal.Kind == token.STRING && i < len(n.Names) {
-						constants[n.Names[i].Name], _ = strconv.Unquote(literal.Value)
-					}
-				}
-			case *ast.CallExpr:
-				if called := name(n.Fun); len(n.Args) == 1 && (called == "getenv" || called == "Getenv" ||
-					called == "LookupEnv") {
-					if literal, ok := n.Args[0].(*ast.BasicLit); ok {
-						value, _ := strconv.Unquote(literal.Value)
-						asked = append(asked, value)
-					} else {
-						asked = append(asked, "constant "+name(n.Args[0]))
-					}
-				}
+		text, err := os.ReadFile(path)
+		for _, found := range slices.Concat(constant.FindAllSubmatch(text, -1), asked.FindAllSubmatch(text, -1)) {
+			if name, err := strconv.Unquote(string(found[1])); err == nil {
+				names = append(names, name)
+			} else if !strings.HasPrefix(strings.TrimPrefix(string(found[1]), "app."), "Env") {
+				t.Errorf("%s: %s: use a name, or a constant called Env", path, found[0])
 			}
-			return true
-		})
-		return nil
+		}
+		return err
 	})
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || len(names) < 5 || !slices.Contains(names, "DATABASE_URL") {
+		t.Fatalf("the variables found are %q, %v", names, err)
 	}
-	for i, a := range asked {
-		if constant, found := strings.CutPrefix(a, "constant "); found {
-			value, known := constants[constant]
-			if !known {
-				t.Errorf("what is asked of the environment by %s is not a constant", constant)
-			}
-			asked[i] = value
-		}
-	}
-	slices.Sort(asked)
-	asked = slices.Compact(asked)
-	if len(asked) < 5 || !slices.Contains(asked, "DATABASE_URL") {
-		t.Fatalf("the variables found are %q", asked)
-	}
-	return asked
+	return names
 }

@@ -3,14 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/fx"
-	"golang.org/x/term"
 
 	"spectral/internal/app"
 	"spectral/internal/app/demo"
@@ -134,8 +132,7 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 			return err
 		}
 		_, _ = fmt.Fprintf(p.Stderr, "using the database of %s, %s: migrating it and running generation %d's workers "+
-			"on it\n",
-			app.EnvDatabaseURL, app.DescribeURL(settings.DatabaseURL), settings.Generation)
+			"on it\n", app.EnvDatabaseURL, app.DescribeURL(settings.DatabaseURL), settings.Generation)
 		settings.PoolURL = settings.DatabaseURL
 		if err := migrateUp(ctx, settings, log); err != nil {
 			return interruptedIn(ctx, err)
@@ -163,17 +160,4 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 		}()
 		return show(running, d)
 	}, fx.Populate(&d.Publish, &d.UnitOfWork, &d.Pool))
-}
-
-// terminalWidth returns the number of columns of a terminal, or 0 for anything else.
-func terminalWidth(w io.Writer) int {
-	fd, ok := terminalOf(w)
-	if !ok {
-		return 0
-	}
-	width, _, err := term.GetSize(fd)
-	if err != nil || width < 20 {
-		return 80
-	}
-	return width
 }

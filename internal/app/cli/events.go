@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
@@ -58,15 +59,15 @@ flag takes several values, joined by commas or by repeating it, and matches any 
 	pageFlags(cmd, &page.Limit, &page.After, "events")
 	timeoutFlag(cmd, &page.Timeout)
 	asJSON := jsonFlag(cmd)
-	cmd.RunE = operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
 		if len(filter.Statuses) == 0 {
 			filter.Statuses = []operator.Status{operator.Failed}
 		}
-		found, err := c.Find(ctx, *filter, page)
+		found, err := o.Events.Find(ctx, *filter, page)
 		if err != nil {
 			return cursorError(err)
 		}
-		paused, err := c.Pauses(ctx)
+		paused, err := o.Events.Pauses(ctx)
 		if err != nil {
 			return err
 		}

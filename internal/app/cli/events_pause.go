@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
@@ -18,28 +19,25 @@ func eventsPauseCommand(p Process) *cobra.Command {
 workers finish the events that they hold.`,
 		Example: `  workers events pause decision.recorded --generation 8 --reason "bad deploy"
   workers events pause --list`,
-		ValidArgsFunction: cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp),
 	}
-	var generation events.Generation
-	oneFlag(cmd.Flags(), &generation, "generation", "deployment generation", events.ParseGeneration)
 	reason := reasonFlag(cmd)
 	list := cmd.Flags().Bool("list", false, "show what is paused")
-	who, asJSON := by(cmd, p), jsonFlag(cmd)
+	generation, who, asJSON := pauseFlags(cmd, p)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
-		case *list && (len(args) > 0 || generation > 0 || *reason != ""):
+		case *list && (len(args) > 0 || *generation > 0 || *reason != ""):
 			return usagef("--list takes no event type and no other flag")
-		case !*list && (len(args) == 0 || generation == 0):
+		case !*list && (len(args) == 0 || *generation == 0):
 			return usagef("name an event type and its --generation: `workers events pause TYPE --generation N`")
 		}
-		return operating(p, func(ctx context.Context, args []string, c *operator.Client) error {
+		return operating(p, func(ctx context.Context, args []string, o *app.Operator) error {
 			if *list {
-				return listPauses(ctx, p, c, *asJSON)
+				return listPauses(ctx, p, o.Events, *asJSON)
 			}
-			if err := c.Pause(ctx, args[0], generation, *who, *reason); err != nil {
+			if err := o.Events.Pause(ctx, args[0], *generation, *who, *reason); err != nil {
 				return err
 			}
-			return printPaused(p, args[0], generation, "paused", *asJSON)
+			return printPaused(p, args[0], *generation, "paused", *asJSON)
 		})(cmd, args)
 	}
 	return cmd
@@ -50,20 +48,25 @@ func eventsResumeCommand(p Process) *cobra.Command {
 		Use: "resume TYPE", Short: "Handle a paused event type again", Args: cobra.ExactArgs(1),
 		Long: `End a pause of ` + "`workers events pause`" + ` and wake the workers: they handle the events that waited, the
 oldest first.`,
-		Example:           `  workers events resume decision.recorded --generation 8`,
-		ValidArgsFunction: cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp),
+		Example: `  workers events resume decision.recorded --generation 8`,
 	}
-	var generation events.Generation
-	oneFlag(cmd.Flags(), &generation, "generation", "deployment generation", events.ParseGeneration)
+	generation, who, asJSON := pauseFlags(cmd, p)
 	_ = cmd.MarkFlagRequired("generation")
-	who, asJSON := by(cmd, p), jsonFlag(cmd)
-	cmd.RunE = operating(p, func(ctx context.Context, args []string, c *operator.Client) error {
-		if err := c.Resume(ctx, args[0], generation, *who); err != nil {
+	cmd.RunE = operating(p, func(ctx context.Context, args []string, o *app.Operator) error {
+		if err := o.Events.Resume(ctx, args[0], *generation, *who); err != nil {
 			return err
 		}
-		return printPaused(p, args[0], generation, "resumed", *asJSON)
+		return printPaused(p, args[0], *generation, "resumed", *asJSON)
 	})
 	return cmd
+}
+
+// pauseFlags adds what pause and resume have in common.
+func pauseFlags(cmd *cobra.Command, p Process) (generation *events.Generation, who *string, asJSON *bool) {
+	cmd.ValidArgsFunction = cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp)
+	generation = new(events.Generation)
+	oneFlag(cmd.Flags(), generation, "generation", "deployment generation", events.ParseGeneration)
+	return generation, by(cmd, p), jsonFlag(cmd)
 }
 
 func printPaused(p Process, eventType string, g events.Generation, done string, asJSON bool) error {
@@ -79,25 +82,22 @@ func listPauses(ctx context.Context, p Process, c *operator.Client, asJSON bool)
 	return printed(p, asJSON, map[string]any{"paused": pauses}, func() {
 		if len(pauses) == 0 {
 			p.notef("nothing is paused")
+			return
 		}
 		printTable(p, pauses, func(pause operator.Pause) []any {
-			return []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy,
-				orDash(pause.Reason)}
-		}, []string{"REASON", "BY"}, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
-		if len(pauses) > 0 {
-			p.next("workers events resume %s --generation %d", pauses[0].EventType, pauses[0].Generation)
-		}
+			return []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy, orDash(pause.Reason)}
+		}, []string{"PAUSED", "BY", "REASON"}, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
+		p.next("workers events resume %s --generation %d", pauses[0].EventType, pauses[0].Generation)
 	})
 }
 
 func pauseLine(pause operator.Pause) string {
-	line := fmt.Sprintf("paused: %s in generation %d, since %s, by %s", pause.EventType, pause.Generation,
-		pause.PausedAt.Format(time.RFC3339), pause.PausedBy)
+	reason := ""
 	if pause.Reason != nil {
-		line += ": " + *pause.Reason
+		reason = ": " + *pause.Reason
 	}
-	return line + fmt.Sprintf("; `workers events resume %s --generation %d` ends that", pause.EventType,
-		pause.Generation)
+	return fmt.Sprintf("paused: %s in generation %d, since %s, by %s%s; `workers events resume %[1]s --generation %[2]d` "+
+		"ends that", pause.EventType, pause.Generation, pause.PausedAt.Format(time.RFC3339), pause.PausedBy, reason)
 }
 
 // notePauses prints the paused types beside a result: no worker handles them.

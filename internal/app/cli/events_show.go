@@ -40,12 +40,12 @@ operators did to it, and its payload. It lists handlers that have handled or fai
 		if err != nil {
 			return usage(err)
 		}
-		return operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
-			all, err := c.Show(ctx, id)
+		return operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
+			all, err := o.Events.Show(ctx, id)
 			if err != nil {
 				return err
 			}
-			live, err := publishingDefault(ctx, c)
+			live, err := publishingDefault(ctx, o.Events)
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
@@ -36,12 +37,12 @@ delivered or --exact.`,
 		between(strconv.Atoi, 1, operator.MaxPageSize))
 	flags.BoolVar(&count.Exactly, "exact", false, "also count delivered events one by one")
 	timeoutFlag(cmd, &count.Timeout)
-	cmd.RunE = operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
 		summary := len(count.By) == 0
 		if summary {
 			count.By = []operator.Dimension{operator.ByStatus}
 		}
-		counted, err := c.Count(ctx, *filter, count)
+		counted, err := o.Events.Count(ctx, *filter, count)
 		if err != nil {
 			return err
 		}
@@ -49,12 +50,12 @@ delivered or --exact.`,
 		if summary && (len(filter.Statuses) == 0 || slices.Contains(filter.Statuses, operator.Failed)) {
 			filter.Statuses = []operator.Status{operator.Failed}
 			count.By = []operator.Dimension{operator.ByType, operator.BySource, operator.ByTarget, operator.ByError}
-			if counted, err = c.Count(ctx, *filter, count); err != nil {
+			if counted, err = o.Events.Count(ctx, *filter, count); err != nil {
 				return err
 			}
 			all = append(all, counted)
 		}
-		paused, err := c.Pauses(ctx)
+		paused, err := o.Events.Pauses(ctx)
 		if err != nil {
 			return err
 		}

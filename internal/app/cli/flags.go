@@ -156,7 +156,6 @@ func filterFlags(cmd *cobra.Command, statuses ...operator.Status) *operator.Filt
 	}
 	wordsFlag(cmd, &f.Statuses, "status", "pending (due or scheduled), "+operator.Joined(operator.Statuses())+
 		" (default: "+byDefault+")", append(operator.Statuses(), pending))
-	discarded := flags.Bool("discarded", false, "only discarded events: the same as --status discarded")
 	listFlag(flags, &f.EventTypes, "type", "event type", word)
 	wordsFlag(cmd, &f.Sources, "source", "context that published: core, platform or worlds", scopes)
 	listFlag(flags, &f.Targets, "target",
@@ -175,12 +174,6 @@ func filterFlags(cmd *cobra.Command, statuses ...operator.Status) *operator.Filt
 	complete(cmd, "target", func() []events.Scope { return append(slices.Clone(scopes), none) })
 	complete(cmd, "handler", knownHandlers)
 	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if *discarded && len(f.Statuses) > 0 {
-			return usagef("--discarded and --status are both given: leave one of them out")
-		}
-		if *discarded {
-			f.Statuses = []operator.Status{operator.Discarded}
-		}
 		if i := slices.Index(f.Statuses, pending); i >= 0 {
 			f.Statuses = slices.Replace(f.Statuses, i, i+1, operator.Due, operator.Scheduled)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,21 +40,19 @@ func generations(p Process,
 				return usage(err)
 			}
 		}
-		return operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
-			return do(ctx, c, parsed)
+		return operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
+			return do(ctx, o.Events, parsed)
 		})(cmd, args)
 	}
 }
 
-const pollPause = time.Second
-
 // longest is the longest wait that a flag takes.
 const longest = 30 * 24 * time.Hour
 
-// restUntil waits for a pause or until the deadline, and reports whether time is left.
+// restUntil waits for a second or until the deadline, and reports whether time is left.
 func restUntil(ctx context.Context, deadline time.Time) bool {
 	select {
-	case <-time.After(min(time.Until(deadline), pollPause)):
+	case <-time.After(min(time.Until(deadline), time.Second)):
 		return time.Until(deadline) > 0
 	case <-ctx.Done():
 		return false
@@ -66,8 +65,7 @@ func generationStatusCommand(p Process) *cobra.Command {
 		Use: "status [N]", Args: cobra.MaximumNArgs(1),
 		Short: "Show what is left in each generation, and which is safe to stop",
 		Long: `Show the events left in each generation, or in N. A generation is safe to stop when it is not live and nothing
-of
-it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without N, while one that is not live is not.`,
+of it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without N, while one that is not live is not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script
   workers generation status --json`,
@@ -80,120 +78,113 @@ it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without 
 		if len(args) == 1 {
 			only = &args[0]
 		}
-		deadline := time.Now().Add(wait)
-		for said := ""; ; {
-			all, err := c.Generations(ctx, only)
-			if err != nil {
-				return err
-			}
-			if only != nil && len(all) == 0 {
-				return fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers "+
-					"generation status` lists those "+
-					"that are", *only)
-			}
-			busy := unsafe(all, only != nil)
-			if busy != "" && wait > 0 && (only == nil || all[0].Status != "live") {
-				if busy != said {
-					said = busy
-					p.notef("waiting: %s", busy)
-				}
-				if restUntil(ctx, deadline) {
-					continue
-				}
-				if ctx.Err() != nil {
-					return errors.New("interrupted while " + busy)
-				}
-			}
-			live, err := publishingDefault(ctx, c)
-			if err != nil {
-				return err
-			}
-			err = printed(p, *asJSON, map[string]any{"generations": all}, func() {
-				printGenerations(p, all, live)
-				nextGeneration(p, all)
-			})
-			if err == nil && busy != "" {
-				err = exitError{errors.New(busy), exitAttention}
-			}
+		all, busy, err := awaitSafe(ctx, p, c, only, wait)
+		if err != nil {
 			return err
 		}
+		live, err := publishingDefault(ctx, c)
+		if err != nil {
+			return err
+		}
+		err = printed(p, *asJSON, map[string]any{"generations": all}, func() { printGenerations(p, all, live) })
+		if err == nil && busy != "" {
+			err = exitError{errors.New(busy), exitAttention}
+		}
+		return err
 	})
 	return cmd
+}
+
+// awaitSafe returns the generations once they are safe to stop, or at the latest after wait. Busy says which are not.
+func awaitSafe(ctx context.Context, p Process, c *operator.Client, only *events.Generation,
+	wait time.Duration) (all []operator.Generation, busy string, err error) {
+	deadline, said := time.Now().Add(wait), ""
+	for {
+		if all, err = c.Generations(ctx, only); err != nil {
+			return nil, "", err
+		}
+		if only != nil && len(all) == 0 {
+			return nil, "", fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers "+
+				"generation status` lists those that are", *only)
+		}
+		busy = unsafe(all, only != nil)
+		if busy == "" || wait == 0 || only != nil && all[0].Status == "live" {
+			return all, busy, nil
+		}
+		if busy != said {
+			said = busy
+			p.notef("waiting: %s", busy)
+		}
+		if !restUntil(ctx, deadline) {
+			if ctx.Err() != nil {
+				err = errors.New("interrupted while " + busy)
+			}
+			return all, busy, err
+		}
+	}
 }
 
 // unsafe says which generations are not safe to stop; empty: none. A live one counts only with liveToo.
 func unsafe(all []operator.Generation, liveToo bool) string {
 	var busy []string
 	for _, g := range all {
-		switch {
-		case g.SafeToStop, g.Status == "live" && !liveToo:
-		case g.Status == "live":
-			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: it is live, and its producers may publish "+
-				"at any moment; drain it first: `workers generation drain %[1]d`",
-				g.Generation))
-		default:
+		why := "it is live, and its producers may publish at any moment; drain it first: `workers generation drain " +
+			fmt.Sprint(g.Generation) + "`"
+		if g.Status != "live" {
 			scheduled := ""
 			if g.LastScheduled != nil {
 				scheduled = " until " + g.LastScheduled.Format(time.RFC3339)
 			}
-			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: %d due, %d scheduled%s, %d in flight",
-				g.Generation, g.Due, g.Scheduled, scheduled, g.InFlight))
+			why = fmt.Sprintf("%d due, %d scheduled%s, %d in flight", g.Due, g.Scheduled, scheduled, g.InFlight)
+		}
+		if !g.SafeToStop && (liveToo || g.Status != "live") {
+			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: %s", g.Generation, why))
 		}
 	}
 	return strings.Join(busy, "; ")
 }
 
-// nextGeneration prints what operators usually do next: with the oldest generation that is ending, if there is one.
-func nextGeneration(p Process, all []operator.Generation) {
-	for _, g := range all {
-		switch {
-		case (g.Status == "draining" || g.Status == "closing") && g.SafeToStop:
-			p.next("workers generation retire %d", g.Generation)
-			return
-		case g.Status == "draining" && g.Workers > 0:
-			p.next("workers generation status %d --wait 10m", g.Generation)
-			return
-		}
-	}
-	p.next("workers events stats --by generation,status")
-}
-
-// printGenerations prints a table, and on stderr what to do about each generation. Live is one that can adopt events;
-// 0: there is none.
+// printGenerations prints a table, and on stderr what to do about each generation, and what operators usually do next.
+// Live is one that can adopt events; 0: there is none.
 func printGenerations(p Process, all []operator.Generation, live events.Generation) {
 	printTable(p, all, func(g operator.Generation) []any {
-		safe := "yes"
-		if !g.SafeToStop {
-			safe = "no"
-		}
 		return []any{g.Generation, g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, atOrDash(g.OldestDue),
-			atOrDash(g.NextScheduled), atOrDash(g.LastScheduled), g.Workers, len(g.Paused), safe}
-	}, []string{"NEXT SCHEDULED", "LAST SCHEDULED", "OLDEST DUE", "PAUSED"}, "GENERATION", "STATUS", "DUE",
-		"SCHEDULED", "IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED",
-		"LAST SCHEDULED", "WORKERS", "PAUSED", "SAFE TO STOP")
+			atOrDash(g.NextScheduled), atOrDash(g.LastScheduled), g.Workers, len(g.Paused),
+			map[bool]string{true: "yes", false: "no"}[g.SafeToStop]}
+	}, []string{"NEXT SCHEDULED", "LAST SCHEDULED", "OLDEST DUE", "PAUSED"}, "GENERATION", "STATUS", "DUE", "SCHEDULED",
+		"IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED", "LAST SCHEDULED", "WORKERS", "PAUSED", "SAFE TO STOP")
+	next := "workers events stats --by generation,status"
+	for _, g := range slices.Backward(all) { // what is next is about the oldest that is ending
+		switch {
+		case (g.Status == "draining" || g.Status == "closing") && g.SafeToStop:
+			next = fmt.Sprintf("workers generation retire %d", g.Generation)
+		case g.Status == "draining" && g.Workers > 0:
+			next = fmt.Sprintf("workers generation status %d --wait 10m", g.Generation)
+		}
+	}
 	for _, g := range all {
 		if g.Failed > 0 && g.Status != "live" {
 			p.notef("generation %d has %s: `workers events list --generation %[1]d` shows what to replay or discard",
 				g.Generation, app.Counted(g.Failed, "failed event"))
 		}
 		notePauses(p, g.Paused)
-		if !g.SafeToStop && g.Status != "live" && g.Workers == 0 {
-			run := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run --drain`, with its build, runs its events; or ",
-				g.Generation)
-			switch g.Status {
-			case "retired":
-				run = ""
-			case "unknown": // a worker would make it live
-				run = fmt.Sprintf("`workers generation drain %d`, and then ", g.Generation) + run
-			}
-			move := fmt.Sprintf("`workers generation adopt %d %d` moves its events to generation %[2]d", g.Generation,
-				live)
-			if live == 0 {
-				move = "start the workers of a new generation, and move its events there"
-			}
-			p.notef("generation %d is %s and has no live worker: %s%s", g.Generation, g.Status, run, move)
+		if g.SafeToStop || g.Status == "live" || g.Workers > 0 {
+			continue
 		}
+		run := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run --drain`, with its build, runs its events; or ", g.Generation)
+		switch g.Status {
+		case "retired":
+			run = ""
+		case "unknown": // a worker would make it live
+			run = fmt.Sprintf("`workers generation drain %d`, and then ", g.Generation) + run
+		}
+		move := fmt.Sprintf("`workers generation adopt %d %d` moves its events to generation %[2]d", g.Generation, live)
+		if live == 0 {
+			move = "start the workers of a new generation, and move its events there"
+		}
+		p.notef("generation %d is %s and has no live worker: %s%s", g.Generation, g.Status, run, move)
 	}
+	p.next("%s", next)
 }
 
 // changing makes cmd change one generation and print its new state.
@@ -290,17 +281,15 @@ func retire(ctx context.Context, p Process, c *operator.Client, g events.Generat
 		if closing || restUntil(ctx, deadline) {
 			continue
 		}
-		why := fmt.Sprintf("not within %s", timeout)
+		why, first := fmt.Sprintf("not within %s", timeout), "end those transactions or wait for them"
 		if ctx.Err() != nil {
 			why = "interrupted"
 		}
-		first := "end those transactions or wait for them"
 		if stands == operator.RetiringNotEmpty {
 			first = "let its workers finish, or move its events with `workers generation adopt`"
 		}
 		return fmt.Errorf("%s: generation %d is not retired, %s: %s; %s, and repeat the command; `workers generation "+
-			"register %[2]d` "+
-			"makes it live again", why, g, stands, reason, first)
+			"register %[2]d` makes it live again", why, g, stands, reason, first)
 	}
 }
 
@@ -416,6 +405,5 @@ func (r *adoption) show(p Process) {
 		}
 		return []any{t.EventType, cmp.Or(t.Target, "all"), t.Due, t.Scheduled, t.InFlight, handled}
 	}, []string{"TARGET", "IN FLIGHT, STAYS", "EVENT TYPE"}, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED",
-		"IN FLIGHT, STAYS",
-		fmt.Sprintf("HANDLED IN %d BY", r.To))
+		"IN FLIGHT, STAYS", fmt.Sprintf("HANDLED IN %d BY", r.To))
 }

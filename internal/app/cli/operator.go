@@ -10,28 +10,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// asOperator connects to DATABASE_URL as an operator, and calls do.
-func asOperator(ctx context.Context, p Process, do func(*app.Operator) error) error {
-	url, err := app.ReadDatabaseURL(p.Getenv)
-	if err != nil {
-		return err
-	}
-	o, err := app.OpenOperator(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer o.Close()
-	return do(o)
-}
-
-// operating returns the run function of a command on events.
-func operating(p Process, do func(context.Context, []string, *operator.Client) error) func(*cobra.Command,
-	[]string) error {
+// operating returns the run function of a command that acts as an operator on DATABASE_URL.
+func operating(p Process, do func(context.Context, []string, *app.Operator) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return asOperator(cmd.Context(), p, func(o *app.Operator) error { return do(cmd.Context(), args, o.Events) })
+		url, err := app.ReadDatabaseURL(p.Getenv)
+		if err != nil {
+			return err
+		}
+		o, err := app.OpenOperator(cmd.Context(), url)
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		return do(cmd.Context(), args, o)
 	}
 }
 

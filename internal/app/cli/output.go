@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -136,7 +137,6 @@ func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, ti
 			}
 		}
 	}
-	widths := fit(rows, titles, cut, width(p))
 	writer := table.NewWriter()
 	writer.SetOutputMirror(p.Stdout)
 	style := table.StyleDefault
@@ -145,24 +145,16 @@ func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, ti
 	style.Format.Header = text.FormatDefault
 	writer.SetStyle(style)
 	writer.SuppressTrailingSpaces()
-	shown := func(cells []any) (row table.Row) {
-		for i, cell := range cells {
-			if s, isText := cell.(string); isText && widths[i] > 0 {
-				cell = paint(p, s, text.Snip(s, widths[i], "~"))
-			}
-			if widths[i] > 0 {
-				row = append(row, cell)
-			}
-		}
-		return row
+	header, columns := make(table.Row, len(titles)), make([]table.ColumnConfig, len(titles))
+	for i, width := range fit(rows, titles, cut, width(p)) {
+		header[i] = titles[i]
+		columns[i] = table.ColumnConfig{Number: i + 1, Hidden: width == 0, WidthMax: width,
+			WidthMaxEnforcer: func(s string, n int) string { return paint(p, s, text.Snip(s, n, "~")) }}
 	}
-	header := make([]any, len(titles))
-	for i, title := range titles {
-		header[i] = title
-	}
-	writer.AppendHeader(shown(header))
+	writer.SetColumnConfigs(columns)
+	writer.AppendHeader(header)
 	for _, row := range rows {
-		writer.AppendRow(shown(row))
+		writer.AppendRow(row)
 	}
 	writer.Render()
 }
@@ -197,13 +189,15 @@ func fit(rows [][]any, titles, cut []string, available int) []int {
 
 // width returns the width of results: COLUMNS, or else that of the terminal, or else 80.
 func width(p Process) int {
-	if columns, err := strconv.Atoi(p.Getenv("COLUMNS")); err == nil && columns > 0 {
-		return columns
-	}
-	if columns := terminalWidth(p.Stdout); columns > 0 {
-		return columns
-	}
-	return 80
+	columns, _ := strconv.Atoi(p.Getenv("COLUMNS"))
+	return cmp.Or(max(columns, 0), terminalWidth(p.Stdout), 80)
+}
+
+// terminalWidth returns the number of columns of a terminal, or 0 for anything else.
+func terminalWidth(w io.Writer) int {
+	fd, _ := terminalOf(w)
+	columns, _, _ := term.GetSize(fd)
+	return columns
 }
 
 // wrap breaks the lines of a text at a number of columns. Lines that begin with a blank stay as they are.
@@ -273,7 +267,7 @@ func terminalOf(w io.Writer) (fd int, ok bool) {
 	}
 	file, ok := w.(*os.File)
 	if !ok {
-		return 0, false
+		return -1, false
 	}
 	fd = int(file.Fd())
 	return fd, term.IsTerminal(fd)

@@ -26,13 +26,6 @@ tombstone, and is deleted after the days of grace. Workers sweep by themselves.`
 	return group(cmd, retentionStatusCommand(p), retentionSweepCommand(p))
 }
 
-// retaining returns the run function of a command on stored rows.
-func retaining(p Process, do func(context.Context, *retentionpg.Store) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, _ []string) error {
-		return asOperator(cmd.Context(), p, func(o *app.Operator) error { return do(cmd.Context(), o.Retention) })
-	}
-}
-
 // retentionStatus is the result of `retention status --json`.
 type retentionStatus struct {
 	Policies []retention.Policy `json:"policies"`
@@ -49,12 +42,12 @@ larger ones.`,
   workers retention status --json`,
 	}
 	asJSON := jsonFlag(cmd)
-	cmd.RunE = retaining(p, func(ctx context.Context, store *retentionpg.Store) error {
-		policies, err := store.Policies(ctx)
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
+		policies, err := o.Retention.Policies(ctx)
 		if err != nil {
 			return err
 		}
-		status, err := store.Status(ctx)
+		status, err := o.Retention.Status(ctx)
 		if err != nil {
 			return err
 		}
@@ -105,8 +98,7 @@ func retentionSweepCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sweep", Short: "Tombstone and delete rows that are past their retention, now", Args: cobra.NoArgs,
 		Long: `Sweep until no row is past its retention, or until --max-rows or --max-time is reached. Workers do the same
-every
-` + retention.Interval.String() + `. Interrupted, the command keeps what it has done.`,
+every ` + retention.Interval.String() + `. Interrupted, the command keeps what it has done.`,
 		Example: `  workers retention sweep
   workers retention sweep --yes --max-rows 100000 --max-time 10m`,
 	}
@@ -119,11 +111,11 @@ every
 	oneFlag(cmd.Flags(), &maxTime, "max-time", "begin no transaction after this time",
 		between(time.ParseDuration, 1, 24*time.Hour))
 	oneFlag(cmd.Flags(), &pause, "pause", "pause after each transaction", between(time.ParseDuration, 0, time.Minute))
-	cmd.RunE = retaining(p, func(ctx context.Context, store *retentionpg.Store) error {
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
 		if err := consent(ctx, p, *yes, "Sweep now?"); err != nil {
 			return err
 		}
-		return sweep(ctx, p, store, maxTime, *asJSON, retention.Options{
+		return sweep(ctx, p, o.Retention, maxTime, *asJSON, retention.Options{
 			Steps: app.RetentionSteps(), By: *who, PageRows: retention.PageRows, MaxRows: int64(maxRows),
 			Pause: func() time.Duration { return pause },
 		})

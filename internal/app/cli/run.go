@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/fx"
@@ -21,8 +20,7 @@ func runCommand(p Process) *cobra.Command {
 	var classes []string
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
-		Long: `Run the workers until SIGINT or SIGTERM; running handlers then have ` + app.ShutdownGrace.String() + ` to
-finish.
+		Long: `Run the workers until SIGINT or SIGTERM; running handlers then have ` + app.ShutdownGrace.String() + ` to finish.
 
 With --drain they end once nothing of the generation is left; with --classes only event types of those classes count.
 Exits 1 if only events are left that no live worker handles, or if it is interrupted before.
@@ -111,7 +109,8 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 		}
 		log.InfoContext(ctx, "stopping: waiting for running handlers")
 		if drain && ctx.Err() != nil {
-			return stopAndCount(context.WithoutCancel(ctx), listener, settings.Generation, len(classes) > 0)
+			return fmt.Errorf("interrupted: `workers generation status %d` shows what is left; repeat the command to go on",
+				settings.Generation)
 		}
 		return stranded
 	})
@@ -142,30 +141,6 @@ func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 	}
 	log.InfoContext(ctx, "stopped")
 	return err
-}
-
-// countTimeout bounds the counting of events that are left after a stop.
-const countTimeout = 10 * time.Second
-
-// stopAndCount stops the worker of an interrupted drain. It returns an error if events of the generation are left.
-func stopAndCount(ctx context.Context, listener *worker.Worker, g events.Generation, ownTypesOnly bool) error {
-	grace, cancel := context.WithTimeout(ctx, app.ShutdownGrace)
-	defer cancel()
-	if err := listener.Stop(grace); err != nil {
-		return err
-	}
-	counting, cancelCount := context.WithTimeout(ctx, countTimeout)
-	defer cancelCount()
-	left, err := listener.Left(counting, ownTypesOnly)
-	switch {
-	case err != nil:
-		return fmt.Errorf("interrupted: %w", err)
-	case left > 0:
-		return fmt.Errorf("interrupted: %s of generation %d left; repeat the command to go on", eventsText(int(left)),
-			g)
-	default:
-		return nil
-	}
 }
 
 // stopEmbedded stops server, even if the command's context has ended.

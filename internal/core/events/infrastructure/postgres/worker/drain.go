@@ -120,19 +120,6 @@ func (s *backlogSum) attributes() []any {
 	return attributes
 }
 
-// Left returns how many events of the generation are due, scheduled or in flight, in any process; with ownTypesOnly, of
-// the worker's event types alone. It may be called after a stop.
-func (w *Worker) Left(ctx context.Context, ownTypesOnly bool) (events int64, err error) {
-	rows, err := w.backlog(ctx, ownTypesOnly)
-	if err != nil {
-		return 0, fmt.Errorf("count what is left of generation %d: %w", w.config.Generation, err)
-	}
-	for _, row := range rows {
-		events += row.Due + row.Scheduled + row.InFlight
-	}
-	return events, nil
-}
-
 func (w *Worker) backlog(ctx context.Context, ownTypesOnly bool) (left []coredb.GenerationBacklogRow, err error) {
 	ctx, done := context.WithTimeout(ctx, pgtx.DrainCount)
 	defer done()
