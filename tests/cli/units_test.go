@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,84 +20,70 @@ func TestUnitFiles(t *testing.T) {
 	if err != nil || len(files) < 5 {
 		t.Fatalf("%d unit files: %v", len(files), err)
 	}
-	page, err := os.ReadFile("../../docs/configuration.md")
-	if err != nil {
-		t.Fatal(err)
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
 	}
-	readme, err := os.ReadFile("../../deploy/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page, readme := read("../../docs/configuration.md"), read("../../deploy/README.md")
 	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			t.Parallel()
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+		if stem, _, _ := strings.Cut(filepath.Base(file), "@"); !strings.Contains(readme, stem) {
+			t.Errorf("deploy/README.md does not have %s", stem)
+		}
+		values := parseUnit(t, file, read(file))
+		if strings.HasSuffix(file, ".timer") {
+			if len(values["OnCalendar"]) != 1 {
+				t.Errorf("%s: a timer without a time: %v", file, values)
 			}
-			sections, values := parseUnit(t, string(text))
-			if stem, _, _ := strings.Cut(filepath.Base(file), "@"); !strings.Contains(string(readme), stem) {
-				t.Errorf("deploy/README.md does not have %s", stem)
+			continue
+		}
+		if len(values["ExecStart"]) != 1 || !strings.HasPrefix(values["ExecStart"][0], "/opt/spectral/%i/workers ") {
+			t.Fatalf("%s starts %q", file, values["ExecStart"])
+		}
+		for _, setting := range values["Environment"] {
+			if name, _, _ := strings.Cut(setting, "="); !strings.Contains(page, "| `"+name+"` |") {
+				t.Errorf("docs/configuration.md does not have %s", name)
 			}
-			if strings.HasSuffix(file, ".timer") {
-				if !slices.Contains(sections, "Timer") || len(values["OnCalendar"]) != 1 {
-					t.Errorf("a timer without a time: %v", values)
-				}
-				return
+		}
+		for _, from := range values["EnvironmentFile"] {
+			if !strings.Contains(readme, "`"+from+"`") {
+				t.Errorf("deploy/README.md does not say what is in %s", from)
 			}
-			if !slices.Contains(sections, "Service") || len(values["ExecStart"]) != 1 {
-				t.Fatalf("a service that starts %q", values["ExecStart"])
+		}
+		// the command with its flags is parsed; nothing to connect to ends it
+		command := strings.Fields(values["ExecStart"][0])[1:]
+		var stdout, stderr bytes.Buffer
+		code := cli.Main(context.Background(), cli.Process{
+			Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr,
+			Getenv: func(name string) string { return map[string]string{"SPECTRAL_GENERATION": "1"}[name] },
+		}, command)
+		if code != 2 || !strings.Contains(stderr.String(), "DATABASE_URL is not set") {
+			t.Errorf("%v without a database exits with %d: %s", command, code, stderr.String())
+		}
+		if command[0] == "run" {
+			seconds, err := strconv.Atoi(values["TimeoutStopSec"][0])
+			if err != nil || seconds < 35 || values["KillMode"][0] != "mixed" {
+				t.Errorf("a worker is given %s to stop (%v)", values["TimeoutStopSec"], err)
 			}
-			command := strings.Fields(values["ExecStart"][0])
-			if command[0] != "/opt/spectral/%i/workers" {
-				t.Errorf("it starts %s", command[0])
-			}
-			for _, setting := range values["Environment"] {
-				if name, _, _ := strings.Cut(setting, "="); !bytes.Contains(page, []byte("| `"+name+"` |")) {
-					t.Errorf("docs/configuration.md does not have %s", name)
-				}
-			}
-			for _, from := range values["EnvironmentFile"] {
-				if !bytes.Contains(readme, []byte("`"+from+"`")) {
-					t.Errorf("deploy/README.md does not say what is in %s", from)
-				}
-			}
-			// the command with its flags is parsed; nothing to connect to ends it
-			var stdout, stderr bytes.Buffer
-			code := cli.Main(context.Background(), cli.Process{
-				Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr,
-				Getenv: func(name string) string { return map[string]string{"SPECTRAL_GENERATION": "1"}[name] },
-			}, command[1:])
-			if code != 2 || !strings.Contains(stderr.String(), "DATABASE_URL is not set") {
-				t.Errorf("%v without a database exits with %d: %s", command[1:], code, stderr.String())
-			}
-			if slices.Contains(command, "run") {
-				seconds, err := strconv.Atoi(values["TimeoutStopSec"][0])
-				if err != nil || seconds < 35 || values["KillMode"][0] != "mixed" {
-					t.Errorf("a worker is given %s to stop (%v)", values["TimeoutStopSec"], err)
-				}
-			}
-		})
+		}
 	}
 }
 
-var assignment = regexp.MustCompile(`^([A-Z][A-Za-z]+)=(.*)$`)
+var assignment = regexp.MustCompile(`^(?:\[[A-Z][a-z]+\]|([A-Z][A-Za-z]+)=(.*))?$`)
 
-// parseUnit returns the sections of a unit file and the values of its keys.
-func parseUnit(t *testing.T, text string) (sections []string, values map[string][]string) {
+// parseUnit returns the values of the keys of a unit file.
+func parseUnit(t *testing.T, file, text string) map[string][]string {
 	t.Helper()
-	values = make(map[string][]string)
+	values := make(map[string][]string)
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		switch pair := assignment.FindStringSubmatch(line); {
-		case line == "" || strings.HasPrefix(line, "#"):
-		case strings.HasPrefix(line, "[") && strings.HasSuffix(line, "]"):
-			sections = append(sections, strings.Trim(line, "[]"))
-		case pair != nil && len(sections) > 0:
+		if pair := assignment.FindStringSubmatch(line); pair != nil {
 			values[pair[1]] = append(values[pair[1]], pair[2])
-		default:
-			t.Errorf("a line that systemd does not understand: %q", line)
+		} else if !strings.HasPrefix(line, "#") {
+			t.Errorf("%s: a line that systemd does not understand: %q", file, line)
 		}
 	}
-	return sections, values
+	return values
 }

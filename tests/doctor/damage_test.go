@@ -96,32 +96,25 @@ func (p *fixture) until(condition string, arguments ...any) {
 	}
 }
 
-// examine returns the result of one check.
-func (p *fixture) examine(check string, with func(*doctor.Config)) doctor.Result {
+// pass returns the report of a pass. Its URL and clock are those of the test, unless they are given.
+func (p *fixture) pass(config doctor.Config) doctor.Report {
 	p.Helper()
-	config := doctor.Config{URL: p.url, Now: time.Now, Checks: []string{check}}
-	if with != nil {
-		with(&config)
+	config.URL = p.url
+	if config.Now == nil {
+		config.Now = time.Now
 	}
 	report, err := doctor.Examine(p.ctx, config)
 	if err != nil {
 		p.Fatal(err)
 	}
-	for _, result := range report.Results {
-		if result.Check == check {
-			return result
-		}
-	}
-	p.Fatalf("there is no check %q", check)
-	return doctor.Result{}
+	return report
 }
 
-// mustBeFine fails unless a check finds nothing.
-func (p *fixture) mustBeFine(check string, when string) {
+// examine returns the result of one check.
+func (p *fixture) examine(check string, config doctor.Config) doctor.Result {
 	p.Helper()
-	if result := p.examine(check, nil); result.State != doctor.Fine {
-		p.Errorf("%s: the check of %s says %+v", when, check, result)
-	}
+	config.Checks = []string{check}
+	return p.pass(config).Results[0]
 }
 
 // insert returns SQL that inserts a pending event, due for 10 minutes.
@@ -159,7 +152,7 @@ var rounds = []struct {
 	config   doctor.Config
 	sessions []string // what other sessions do and keep open
 	damages  []damage
-}{{name: "no damage", config: doctor.Config{Now: time.Now}, sessions: []string{workers("1")}}, {
+}{{name: "no damage", sessions: []string{workers("1")}}, {
 	name:   "schema and server",
 	config: doctor.Config{Now: func() time.Time { return time.Now().Add(time.Hour + time.Minute/2) }},
 	damages: []damage{
@@ -256,7 +249,7 @@ var rounds = []struct {
 			fix:     "as a superuser, run `alter role %login_late valid until 'infinity';", pasted: true},
 	}}, {
 	name:   "events and workers",
-	config: doctor.Config{Now: time.Now, IdleAfter: time.Nanosecond, SnapshotAfter: time.Nanosecond},
+	config: doctor.Config{IdleAfter: time.Nanosecond, SnapshotAfter: time.Nanosecond},
 	sessions: []string{workers("1, 11, 12, 13"), "begin isolation level repeatable read; select 1",
 		"select pg_advisory_lock(5583017264419803127)"},
 	damages: []damage{
@@ -344,8 +337,7 @@ var rounds = []struct {
 		{"transactions", doctor.Warning, "", "idle in a transaction for", "pg_terminate_backend", false},
 		{"snapshots", doctor.Warning, "", "has held a snapshot", "pg_terminate_backend", false},
 	}}, {
-	name:   "settings",
-	config: doctor.Config{Now: time.Now},
+	name: "settings",
 	damages: []damage{
 		{"settings", doctor.Critical, "alter database %database set default_transaction_read_only = on",
 			"default_transaction_read_only is on",
@@ -374,7 +366,6 @@ func TestDamageIsFound(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			round.config.URL = p.url
 			for _, d := range round.damages {
 				p.exec(in.Replace(d.damage))
 				if !slices.Contains(round.config.Checks, d.check) {
@@ -447,11 +438,7 @@ var elsewhere = []string{"fsync is off", "full_page_writes is off", "synchronous
 // all returns the findings of a pass.
 func (p *fixture) all(config doctor.Config) (findings []doctor.Finding) {
 	p.Helper()
-	report, err := doctor.Examine(p.ctx, config)
-	if err != nil {
-		p.Fatal(err)
-	}
-	for _, result := range report.Results {
+	for _, result := range p.pass(config).Results {
 		findings = append(findings, result.Findings...)
 	}
 	return findings
@@ -463,7 +450,7 @@ func TestHiddenOrLockedFactsAreUnknown(t *testing.T) {
 	p := setup(t)
 	unknown := func(check, problem, fix string) {
 		t.Helper()
-		if r := p.examine(check, nil); r.State != doctor.Unknown || !strings.Contains(r.Findings[0].Problem, problem) ||
+		if r := p.examine(check, doctor.Config{}); r.State != doctor.Unknown || !strings.Contains(r.Findings[0].Problem, problem) ||
 			!strings.Contains(r.Findings[0].Fix, fix) {
 			t.Errorf("%s says %+v; want %s; fix: %s", check, r, problem, fix)
 		}
@@ -474,10 +461,10 @@ func TestHiddenOrLockedFactsAreUnknown(t *testing.T) {
 	}
 	unknown("transactions", "the state of 1 session is not known: track_activities is off", "")
 	p.exec(insert(cards, 1, "outbox_gen_1"))
-	report, err := doctor.Examine(p.ctx, doctor.Config{URL: p.url, Now: time.Now, Checks: []string{"unhandled", "scale"}})
-	if err != nil || len(report.Results) != 2 || report.Results[0].State != doctor.Unknown ||
-		!strings.Contains(report.Results[0].Findings[0].Fix, "lock") || report.Results[1].State != doctor.Fine {
-		t.Errorf("beside a lock: %+v, %v", report, err)
+	results := p.pass(doctor.Config{Checks: []string{"unhandled", "scale"}}).Results
+	if len(results) != 2 || results[0].State != doctor.Unknown || !strings.Contains(results[0].Findings[0].Fix, "lock") ||
+		results[1].State != doctor.Fine {
+		t.Errorf("beside a lock: %+v", results)
 	}
 	if _, err := other.Exec(p.ctx, "rollback"); err != nil {
 		t.Fatal(err)
@@ -500,7 +487,7 @@ func TestLostNotificationsAreFound(t *testing.T) {
 		return proxy.Forward
 	})
 	p.url = between.URL(t, p.url)
-	result := p.examine("notifications", nil)
+	result := p.examine("notifications", doctor.Config{})
 	if result.State != doctor.Critical || !strings.Contains(result.Findings[0].Problem, "did not arrive") {
 		t.Errorf("without notifications it says %+v", result)
 	}
@@ -513,7 +500,7 @@ func TestANewerSchemaIsNotDamage(t *testing.T) {
 	p.exec("insert into spectral_goose.goose_db_version (version_id, is_applied) values (99999, true); create table " +
 		"core.of_the_future (id uuid)")
 	for _, check := range []string{"schema", "privileges", "migrations"} {
-		result := p.examine(check, nil)
+		result := p.examine(check, doctor.Config{})
 		if result.State != doctor.Fine ||
 			!strings.Contains(result.Detail, "newer") && !strings.Contains(result.Detail, "older") {
 			t.Errorf("on a newer schema the check of %s says %+v", check, result)
@@ -544,7 +531,7 @@ func TestTheSessionThatHoldsALockIsNamed(t *testing.T) {
 		waiter, over := start("update public.rows set id = 2")
 		p.until("exists (select from pg_locks l where l.pid = $1 and not l.granted and l.waitstart is not null)",
 			waiter.PgConn().PID())
-		result := p.examine("transactions", func(c *doctor.Config) { c.IdleAfter = time.Nanosecond })
+		result := p.examine("transactions", doctor.Config{IdleAfter: time.Nanosecond})
 		if len(result.Findings) != 1 || result.State != doctor.Warning ||
 			!strings.Contains(result.Findings[0].Problem, problem) ||
 			!strings.Contains(result.Findings[0].Problem, "; it keeps 1 session waiting, the longest for ") {

@@ -1,30 +1,18 @@
 package doctor_test
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
 
-	"spectral/internal/app"
 	"spectral/internal/app/doctor"
 	"spectral/internal/core/events"
 	"spectral/tests/pgtest"
 )
 
-// as sets the generation of the build.
-func as(g events.Generation) func(*doctor.Config) {
-	return func(c *doctor.Config) { c.Generation = g }
-}
-
 // migrateUp migrates, which registers the event types of this build.
 func (p *fixture) migrateUp() {
 	p.Helper()
-	m, err := app.NewMigrator(p.ctx, p.admin.Config().ConnString(), slog.New(slog.DiscardHandler))
-	if err == nil {
-		_, err = m.Up(p.ctx, pgtest.Generation)
-		_ = m.Close()
-	}
-	if err != nil {
+	if _, err := p.migrator(p.admin.Config().ConnString()).Up(p.ctx, pgtest.Generation); err != nil {
 		p.Fatal(err)
 	}
 }
@@ -33,7 +21,7 @@ func (p *fixture) migrateUp() {
 // parts, or no finding if there are no parts.
 func (p *fixture) finds(g events.Generation, state doctor.State, parts ...string) doctor.Finding {
 	p.Helper()
-	findings := p.examine("tables", as(g)).Findings
+	findings := p.examine("tables", doctor.Config{Generation: g}).Findings
 	if len(findings) != min(len(parts), 1) {
 		p.Fatalf("generation %d: it says %+v; want %q", g, findings, parts)
 	}

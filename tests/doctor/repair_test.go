@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -14,15 +13,21 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// repair does what `workers migrate repair --yes` does. It returns the differences that are left, with what to do.
-func (p *fixture) repair() (left []string) {
+// migrator returns a migrator for a URL.
+func (p *fixture) migrator(url string) *app.Migrator {
 	p.Helper()
-	m, err := app.NewMigrator(p.ctx, p.admin.Config().ConnString(), slog.New(slog.DiscardHandler))
+	m, err := app.NewMigrator(p.ctx, url, slog.New(slog.DiscardHandler))
 	if err != nil {
 		p.Fatal(err)
 	}
-	defer func() { _ = m.Close() }()
-	_, differences, err := m.Repair(p.ctx)
+	p.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// repair does what `workers migrate repair --yes` does. It returns the differences that are left, with what to do.
+func (p *fixture) repair() (left []string) {
+	p.Helper()
+	_, differences, err := p.migrator(p.admin.Config().ConnString()).Repair(p.ctx)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -35,17 +40,10 @@ func (p *fixture) repair() (left []string) {
 // findings returns the problems that the checks of schema and privileges find.
 func (p *fixture) findings() (problems []string) {
 	p.Helper()
-	report, err := doctor.Examine(p.ctx, doctor.Config{URL: p.url, Now: time.Now,
-		Checks: []string{"schema", "privileges"}})
-	if err != nil || report.Worst() == doctor.Unknown {
-		p.Fatalf("%+v, %v", report, err)
-	}
-	for _, result := range report.Results {
-		for _, f := range result.Findings {
-			problems = append(problems, f.Problem)
-			if f.Fix != "`workers migrate repair`" {
-				p.Errorf("it advises %+v", f)
-			}
+	for _, f := range p.all(doctor.Config{Checks: []string{"schema", "privileges"}}) {
+		problems = append(problems, f.Problem)
+		if f.Fix != "`workers migrate repair`" {
+			p.Errorf("it advises %+v", f)
 		}
 	}
 	return problems
@@ -221,16 +219,10 @@ func TestRepairBesideALock(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	p.exec("drop trigger outbox_notify on core.outbox")
-	operator := pgtest.Login(t, p.admin.Config().ConnString(), "spectral_operator")
-	m, err := app.NewMigrator(p.ctx, operator, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
 	const refused = "may not act as spectral_owner: repair as the login that migrates"
-	if _, _, err := m.Repair(p.ctx); err == nil || !strings.Contains(err.Error(), refused) {
+	if _, _, err := p.migrator(p.url).Repair(p.ctx); err == nil || !strings.Contains(err.Error(), refused) {
 		t.Errorf("an operator's repair: %v", err)
 	}
-	_ = m.Close()
 	holder := pgtest.Conn(t, p.admin.Config().ConnString())
 	tx, err := holder.BeginTx(p.ctx, pgx.TxOptions{})
 	if err != nil {

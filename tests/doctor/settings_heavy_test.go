@@ -39,9 +39,15 @@ func TestHarmfulSettingsAreFoundAndFixed(t *testing.T) {
 		bare += "?"
 	}
 	p.url = bare
-	p.mustBeFine("settings", "before")
+	mustBeFine := func(when string) {
+		t.Helper()
+		if result := p.examine("settings", doctor.Config{}); result.State != doctor.Fine {
+			t.Errorf("%s it says %+v", when, result)
+		}
+	}
+	mustBeFine("before")
 	find := func(name string) (found *doctor.Finding) {
-		for _, f := range p.examine("settings", nil).Findings {
+		for _, f := range p.examine("settings", doctor.Config{}).Findings {
 			if strings.Contains(f.Problem, name+" is ") {
 				if found != nil {
 					t.Errorf("there are two findings on %s", name)
@@ -79,7 +85,7 @@ func TestHarmfulSettingsAreFoundAndFixed(t *testing.T) {
 			if settable != "sighup" {
 				p.exec("alter " + whose + " set " + name + " = " + value)
 				p.paste(mustFind(name, ", in the sessions of "+whose).Fix)
-				p.mustBeFine("settings", "after the fix of "+name+" of "+whose)
+				mustBeFine("after the fix of " + name + " of " + whose)
 			}
 		}
 		if name == "role" {
@@ -101,5 +107,5 @@ func TestHarmfulSettingsAreFoundAndFixed(t *testing.T) {
 		t.Errorf("of the URL it says %+v", f)
 	}
 	p.url = bare
-	p.mustBeFine("settings", "without what the URL set")
+	mustBeFine("without what the URL set")
 }

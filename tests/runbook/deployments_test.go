@@ -61,9 +61,8 @@ var deployments = map[string]trouble{
 	"If a generation is not retired": {one: true, prepare: func(s *scene) func() {
 		s.exec("select core.generation_announce(7)")
 		s.exec("select core.generation_drain(7, 'ben')")
-		return func() {
-			s.await("select core.generation_retire(7, 'ana')", "retired")
-		} // beside other tests' transactions it takes more calls
+		// beside other tests' transactions it takes more calls
+		return func() { s.await("select core.generation_retire(7, 'ana')", "retired") }
 	}},
 	"Secrets": {one: true, prepare: func(s *scene) func() {
 		s.exec("drop role if exists worker_b; drop role if exists worker_a; create role worker_a login in role " +

@@ -192,11 +192,11 @@ func (s *scene) await(sql, want string) {
 	}
 }
 
-// shown fails the test unless the executed block printed a text.
-func (s *scene) shown(text string) {
+// shown fails the test unless the executed block printed one of the texts: SQL prints another than a command.
+func (s *scene) shown(texts ...string) {
 	s.Helper()
-	if !strings.Contains(s.output, text) {
-		s.Errorf("%q is not in what was printed:\n%s", text, s.output)
+	if !slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(s.output, text) }) {
+		s.Errorf("none of %q is in what was printed:\n%s", texts, s.output)
 	}
 }
 
@@ -336,64 +336,39 @@ func executed(t *testing.T, page string, known map[string]trouble, language stri
 	}
 }
 
-// The page's table has each refusal that operator functions raise, and no other.
+// The page's table has each refusal that operator functions raise, and no other. Package events has a constant for each.
 func TestRefusalsAreListed(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(pathOf(runbook))
+	codes := func(pattern string, files ...string) (found []string) {
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, code := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+				found = append(found, code[1])
+			}
+		}
+		slices.Sort(found)
+		return slices.Compact(found)
+	}
+	functions, err := filepath.Glob("../../db/functions/*.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	raised := make(map[string]bool)
-	files, err := filepath.Glob("../../db/migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		sql, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, code := range regexp.MustCompile(`errcode = '(SP019|SP0[3-9][0-9])'`).FindAllStringSubmatch(string(sql), -1) {
-			raised[code[1]] = true
-		}
-	}
+	raised := codes(`errcode = '(SP019|SP0[3-9][0-9])'`, functions...)
 	if len(raised) < 10 {
-		t.Fatalf("only %d refusals were found", len(raised))
+		t.Fatalf("only %q were found", raised)
 	}
-	listed := make(map[string]bool)
-	for _, row := range regexp.MustCompile(`(?m)^\| (SP0[0-9][0-9]) \|`).FindAllStringSubmatch(string(text), -1) {
-		listed[row[1]] = true
-		if !raised[row[1]] {
-			t.Errorf("docs/runbook.md has %s, which nothing raises", row[1])
-		}
+	if listed := codes(`(?m)^\| (SP0[0-9][0-9]) \|`, pathOf(runbook)); !slices.Equal(listed, raised) {
+		t.Errorf("docs/runbook.md has %q, want %q", listed, raised)
 	}
-	constants, err := os.ReadFile("../../internal/core/events/refusal.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := make(map[string]bool)
-	for _, found := range regexp.MustCompile(`= "(SP019|SP0[3-9][0-9])"`).FindAllSubmatch(constants, -1) {
-		named[string(found[1])] = true
-		if !raised[string(found[1])] {
-			t.Errorf("package events has a constant for %s, which nothing raises", found[1])
-		}
-	}
-	for code := range raised {
-		if !listed[code] {
-			t.Errorf("docs/runbook.md does not have %s", code)
-		}
-		if !named[code] {
-			t.Errorf("package events has no constant for %s", code)
-		}
+	if named := codes(`= "(SP019|SP0[3-9][0-9])"`, "../../internal/core/events/refusal.go"); !slices.Equal(named, raised) {
+		t.Errorf("package events has constants for %q, want %q", named, raised)
 	}
 	// once: what other pages had beside it would grow old
-	other, err := os.ReadFile(pathOf(deployment))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if regexp.MustCompile(`(?m)^\| SP0`).Match(other) ||
-		!strings.Contains(string(other), "(runbook.md#what-functions-refuse)") ||
-		!strings.Contains(string(text), "\n## What functions refuse\n") {
+	if codes(`(?m)^\| (SP0)`, pathOf(deployment)) != nil || codes(`(runbook.md#what-functions-refuse)`, pathOf(deployment)) ==
+		nil || codes(`\n(## What functions refuse)\n`, pathOf(runbook)) == nil {
 		t.Error("docs/deployment.md has its own table of refusals, or no link to the runbook's")
 	}
 }
