@@ -450,8 +450,8 @@ func TestHiddenOrLockedFactsAreUnknown(t *testing.T) {
 	p := setup(t)
 	unknown := func(check, problem, fix string) {
 		t.Helper()
-		if r := p.examine(check, doctor.Config{}); r.State != doctor.Unknown || !strings.Contains(r.Findings[0].Problem, problem) ||
-			!strings.Contains(r.Findings[0].Fix, fix) {
+		if r := p.examine(check, doctor.Config{}); r.State != doctor.Unknown ||
+			!strings.Contains(r.Findings[0].Problem, problem) || !strings.Contains(r.Findings[0].Fix, fix) {
 			t.Errorf("%s says %+v; want %s; fix: %s", check, r, problem, fix)
 		}
 	}

@@ -336,7 +336,7 @@ func executed(t *testing.T, page string, known map[string]trouble, language stri
 	}
 }
 
-// The page's table has each refusal that operator functions raise, and no other. Package events has a constant for each.
+// The page's table has each refusal that operator functions raise, and no other. So has package events.
 func TestRefusalsAreListed(t *testing.T) {
 	t.Parallel()
 	codes := func(pattern string, files ...string) (found []string) {
@@ -367,8 +367,9 @@ func TestRefusalsAreListed(t *testing.T) {
 		t.Errorf("package events has constants for %q, want %q", named, raised)
 	}
 	// once: what other pages had beside it would grow old
-	if codes(`(?m)^\| (SP0)`, pathOf(deployment)) != nil || codes(`(runbook.md#what-functions-refuse)`, pathOf(deployment)) ==
-		nil || codes(`\n(## What functions refuse)\n`, pathOf(runbook)) == nil {
+	if codes(`(?m)^\| (SP0)`, pathOf(deployment)) != nil ||
+		codes(`(runbook.md#what-functions-refuse)`, pathOf(deployment)) == nil ||
+		codes(`\n(## What functions refuse)\n`, pathOf(runbook)) == nil {
 		t.Error("docs/deployment.md has its own table of refusals, or no link to the runbook's")
 	}
 }

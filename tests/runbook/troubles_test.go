@@ -254,7 +254,8 @@ var troubles = map[string]trouble{
 	}},
 	"Notifications do not arrive": {prepare: func(s *scene) func() {
 		return func() {
-			s.shown(`Asynchronous notification "spectral_try" with payload "arrived" received`, "a notification to itself arrived")
+			s.shown(`Asynchronous notification "spectral_try" with payload "arrived" received`,
+				"a notification to itself arrived")
 		}
 	}},
 	"Workers do not start, or get no connection": {prepare: func(s *scene) func() {

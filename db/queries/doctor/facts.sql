@@ -1,5 +1,5 @@
--- Facts for the doctor, and findings: a state, a problem and its fix. They are read with search_path = pg_catalog. Names
--- are quoted as SQL needs them.
+-- Facts for the doctor, and findings: a state, a problem and its fix. They are read with search_path = pg_catalog.
+-- Names are quoted as SQL needs them.
 
 -- name: Now :one
 select clock_timestamp()::timestamptz as now;
@@ -59,8 +59,8 @@ select 'critical', o.name || ' is unlogged: a crash of the server empties it',
   format('as spectral_owner, run `alter table %s set logged;`', o.name)
 from ours o where o.relpersistence = 'u'
 union all
-select 'critical', format('foreign key %I of %I.%I refers to %s: rows past their retention cannot be deleted', k.conname,
-    n.nspname, f.relname, o.name),
+select 'critical', format('foreign key %I of %I.%I refers to %s: rows past their retention cannot be deleted',
+    k.conname, n.nspname, f.relname, o.name),
   format('as %I, run `alter table %I.%I drop constraint %I;`', pg_get_userbyid(f.relowner), n.nspname, f.relname,
     k.conname)
 from pg_catalog.pg_constraint k join ours o on o.oid = k.confrelid and o.nspname = 'core'
@@ -69,8 +69,8 @@ join pg_catalog.pg_namespace n on n.oid = f.relnamespace where k.contype = 'f'
 union all
 select 'critical', format('foreign keys of %s are not enforced, because their triggers are disabled: %s', o.name,
     string_agg(distinct k.conname, ', ' order by k.conname)),
-  format('as a superuser, run `alter table %s enable trigger all;`; then look for rows that the foreign keys would have '
-    'refused', o.name)
+  format('as a superuser, run `alter table %s enable trigger all;`; then look for rows that the foreign keys would '
+    'have refused', o.name)
 from pg_catalog.pg_trigger t join ours o on o.oid = t.tgrelid join pg_catalog.pg_constraint k on k.oid = t.tgconstraint
 where t.tgisinternal and t.tgenabled <> 'O' group by o.name
 union all
@@ -172,7 +172,8 @@ union all -- registered by this build's generation, but otherwise; where the sou
 select case when d.refused then 'critical' else 'warning' end,
   format('%s version %s is not registered as this build, of generation %s, has it: %s', d.event_type, d.event_version,
     @generation::bigint, d.how),
-  @again::text || '; if the difference comes back, another build runs as this generation: give one of them another number'
+  @again::text || '; if the difference comes back, another build runs as this generation: give one of them another '
+    'number'
 from different d join ours o on (o.event_type, o.event_version) = (d.event_type, d.event_version) where d.how <> ''
 union all
 select 'note', format('%s version %s is not registered as this build has it: %s; it was registered by %s', d.event_type,
@@ -183,23 +184,23 @@ union all
 select 'note', format('%s: registered by generation %s, which does not exist; no lower generation replaces that',
     string_agg(t.event_type || ' version ' || t.event_version, ', ' order by t.event_type, t.event_version),
     t.registered_by),
-  format('if generation %1$s will not be started: as spectral_owner, run `update core.event_types set registered_by = 0 '
-    'where registered_by = %1$s;`, then `workers migrate up` with the build that runs', t.registered_by)
+  format('if generation %1$s will not be started: as spectral_owner, run `update core.event_types set registered_by = '
+    '0 where registered_by = %1$s;`, then `workers migrate up` with the build that runs', t.registered_by)
 from core.event_types t
 where t.registered_by > 0 and not exists (select from core.deployments p where p.generation = t.registered_by)
 group by t.registered_by
 union all
 select 'critical', format('%s may not publish as %s: its events are refused (SP017)', p.role_name, p.source),
-  format('as spectral_owner, run `insert into core.publisher_sources (role_name, source) values (%L, %L);`', p.role_name,
-    p.source)
+  format('as spectral_owner, run `insert into core.publisher_sources (role_name, source) values (%L, %L);`',
+    p.role_name, p.source)
 from publishers p
 where not exists (select from core.publisher_sources s where (s.role_name, s.source) = (p.role_name, p.source))
 union all
 select case when r.oid is null then 'note' else 'warning' end,
   format('%s may publish as %s, which this build does not give it', s.role_name, s.source) ||
     case when r.oid is null then '; the role does not exist, but one of that name could publish' else '' end,
-  format('as spectral_owner, run `delete from core.publisher_sources where role_name = %L and source = %L;`', s.role_name,
-    s.source)
+  format('as spectral_owner, run `delete from core.publisher_sources where role_name = %L and source = %L;`',
+    s.role_name, s.source)
 from core.publisher_sources s left join pg_catalog.pg_roles r on r.rolname = s.role_name
 where (r.oid is null or s.role_name = any (@roles::text[]))
   and not exists (select from publishers p where (s.role_name, s.source) = (p.role_name, p.source))
@@ -428,7 +429,8 @@ select h.holder::text as holder, h.fix::text as fix, h.ids::bigint as ids,
   coalesce(h.seconds, -1)::double precision as seconds
 from (
   select format('session %s of %s (%s, %s)', a.pid, coalesce(quote_ident(a.usename), a.backend_type),
-      coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.state, 'state not visible')) as holder,
+      coalesce(nullif(a.application_name, ''), 'no application name'),
+      coalesce(a.state, 'state not visible')) as holder,
     format('as %s, a member of pg_signal_backend or a superuser, run `select pg_terminate_backend(%s);`',
       coalesce(quote_ident(a.usename), 'its login'), a.pid) as fix,
     age(a.backend_xmin)::bigint as ids, extract(epoch from clock_timestamp() - a.xact_start) as seconds
@@ -441,8 +443,8 @@ from (
     age(p.transaction)::bigint, extract(epoch from clock_timestamp() - p.prepared)
   from pg_catalog.pg_prepared_xacts p
   union all
-  select format('replication slot %L', s.slot_name), format('bring its consumer back; or, as a login with REPLICATION or '
-      'a superuser, run `select pg_drop_replication_slot(%L);`', s.slot_name),
+  select format('replication slot %L', s.slot_name), format('bring its consumer back; or, as a login with REPLICATION '
+      'or a superuser, run `select pg_drop_replication_slot(%L);`', s.slot_name),
     greatest(age(s.xmin), age(s.catalog_xmin))::bigint, null
   from pg_catalog.pg_replication_slots s where s.xmin is not null or s.catalog_xmin is not null
   union all

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,8 +27,8 @@ func actionsListCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
 		Long: `List what operators did, the latest first: the actions that match all flags. A flag takes several values,
-joined by
-commas or by repeating it, and matches any of them. Each line is one call; a bulk command makes one for each batch.`,
+joined by commas or by repeating it, and matches any of them. Each line is one call; a bulk command makes one for each
+batch.`,
 		Example: `  workers actions list
   workers actions list --event 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers actions list --by anna --action replay,discard --newer-than 1d
@@ -63,14 +62,11 @@ commas or by repeating it, and matches any of them. Each line is one call; a bul
 
 func printActions(p Process, all []operator.Action) {
 	printTable(p, all, func(a operator.Action) []any {
-		generation, details := "-", ""
-		if a.Generation != nil {
-			generation = fmt.Sprint(*a.Generation)
-		}
+		details := ""
 		if text := string(a.Details); text != "{}" {
 			details = firstLine(&text)
 		}
-		return []any{a.ActedAt.Format(time.RFC3339), a.Action, a.ActedBy, a.Login, generation, a.Events, details}
+		return []any{a.ActedAt.Format(time.RFC3339), a.Action, a.ActedBy, a.Login, orDash(a.Generation), a.Events, details}
 	}, []string{"LOGIN", "GENERATION", "DETAILS", "EVENTS", "BY"}, "ACTED", "ACTION", "BY", "LOGIN", "GENERATION",
 		"EVENTS", "DETAILS")
 }

@@ -290,7 +290,7 @@ count. Events that were published for a later time, and never tried, must be nam
 		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
 	}, bulk{
-		verb: "Retry", done: "made due", further: func() string { return " now" }, statuses: []operator.Status{operator.Scheduled},
-		tried: &tried, change: operator.RetryNow, show: showEvents,
+		verb: "Retry", done: "made due", further: func() string { return " now" },
+		statuses: []operator.Status{operator.Scheduled}, tried: &tried, change: operator.RetryNow, show: showEvents,
 	})
 }

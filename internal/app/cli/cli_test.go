@@ -181,8 +181,9 @@ func TestHintsNameCommands(t *testing.T) {
 		"first: select core.outbox_undiscard('" + id + "')": "workers events undiscard " + id,
 		"replay it: select core.outbox_replay('" + id + "', <generation>, <who>)": "workers events replay " + id +
 			" --to GENERATION",
-		"it is due later; sooner: select core.outbox_retry_now('" + id + "')":     "workers events retry-now " + id,
-		"select core.event_type_resume('decision.recorded', 8)":                   "workers events resume decision.recorded --generation 8",
+		"it is due later; sooner: select core.outbox_retry_now('" + id + "')": "workers events retry-now " + id,
+		"select core.event_type_resume('decision.recorded', 8)": "workers events resume " +
+			"decision.recorded --generation 8",
 		"select event_type, generation from core.paused_types":                    "workers events pause --list",
 		"only a draining one is retired: select core.generation_drain(7);":        "workers generation drain 7",
 		"select generation, status from core.generation_status()":                 "workers generation status",

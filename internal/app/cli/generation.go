@@ -65,7 +65,8 @@ func generationStatusCommand(p Process) *cobra.Command {
 		Use: "status [N]", Args: cobra.MaximumNArgs(1),
 		Short: "Show what is left in each generation, and which is safe to stop",
 		Long: `Show the events left in each generation, or in N. A generation is safe to stop when it is not live and nothing
-of it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without N, while one that is not live is not.`,
+of it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without N, while one that is not live is
+not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script
   workers generation status --json`,

@@ -13,7 +13,8 @@ import (
 )
 
 // operating returns the run function of a command that acts as an operator on DATABASE_URL.
-func operating(p Process, do func(context.Context, []string, *app.Operator) error) func(*cobra.Command, []string) error {
+func operating(p Process,
+	do func(context.Context, []string, *app.Operator) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		url, err := app.ReadDatabaseURL(p.Getenv)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -200,33 +201,15 @@ func terminalWidth(w io.Writer) int {
 	return columns
 }
 
-// wrap breaks the lines of a text at a number of columns. Lines that begin with a blank stay as they are.
+// paragraph is lines that do not begin with a blank.
+var paragraph = regexp.MustCompile(`(?m)^\S.*(?:\n\S.*)*`)
+
+// wrap breaks the lines of paragraphs at a number of columns.
 func wrap(s string, columns int) string {
-	var out, line strings.Builder
-	end := func() {
-		if line.Len() > 0 {
-			out.WriteString(line.String() + "\n")
-			line.Reset()
-		}
-	}
-	for raw := range strings.SplitSeq(s, "\n") {
-		if raw == "" || raw[0] == ' ' {
-			end()
-			out.WriteString(raw + "\n")
-			continue
-		}
-		for word := range strings.FieldsSeq(raw) {
-			if line.Len() > 0 && text.StringWidth(line.String())+1+text.StringWidth(word) > columns {
-				end()
-			}
-			if line.Len() > 0 {
-				line.WriteByte(' ')
-			}
-			line.WriteString(word)
-		}
-	}
-	end()
-	return strings.TrimRight(out.String(), "\n")
+	line := regexp.MustCompile(fmt.Sprintf("(.{1,%d})(?: |$)", columns))
+	return paragraph.ReplaceAllStringFunc(s, func(p string) string {
+		return strings.TrimRight(line.ReplaceAllString(strings.Join(strings.Fields(p), " "), "$1\n"), "\n")
+	})
 }
 
 // next prints beside a list what operators usually do next.
@@ -292,12 +275,12 @@ func firstLine(s *string) string {
 	return line
 }
 
-// orDash returns the text that s points to, or a dash for nil.
-func orDash[S ~string](s *S) string {
-	if s == nil {
+// orDash returns what v points to as text, or a dash for nil.
+func orDash[T any](v *T) string {
+	if v == nil {
 		return "-"
 	}
-	return string(*s)
+	return fmt.Sprint(*v)
 }
 
 // atOrDash returns a time in UTC as text, or a dash for nil.
@@ -330,8 +313,7 @@ func distance(t *time.Time, now time.Time) string {
 
 // age returns a time span as text: in its largest unit, and from an hour on with the next smaller one.
 func age(d time.Duration) string {
-	d = max(d, 0)
-	switch {
+	switch d = max(d, 0); {
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", int(d.Seconds()))
 	case d < time.Hour:

@@ -20,7 +20,8 @@ func runCommand(p Process) *cobra.Command {
 	var classes []string
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
-		Long: `Run the workers until SIGINT or SIGTERM; running handlers then have ` + app.ShutdownGrace.String() + ` to finish.
+		Long: `Run the workers until SIGINT or SIGTERM; running handlers then have ` + app.ShutdownGrace.String() + ` to
+finish.
 
 With --drain they end once nothing of the generation is left; with --classes only event types of those classes count.
 Exits 1 if only events are left that no live worker handles, or if it is interrupted before.

@@ -9,11 +9,21 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/doctordb"
 )
 
-// countUpTo bounds how many rows of a kind are counted.
-const countUpTo = 10_000
-
-// startsWithin is how many seconds a worker may take to start: until then events without a worker are only a warning.
-const startsWithin = 30
+// Limits of the checks in this file. Times are in seconds.
+const (
+	countUpTo    = 10_000 // how many rows of a kind are counted
+	startsWithin = 30     // a worker may take so long to start: until then events without a worker are only a warning
+	lateSeconds  = 60     // how long a due event may wait for a live worker that handles it
+	reapGrace    = 30     // how long after its end a lease may be noticed by the reaper
+	closingFor   = 10 * 60
+	drainingFor  = 24 * 60 * 60 // with nothing left
+	pausedFor    = 24 * 60 * 60 // how long a pause is expected to last
+	sweptWithin  = 24 * 60 * 60 // between two sweeps: workers begin one every six hours
+	expiringDays = 7            // within which failed events must expire to be warned about
+	// Among 5 M rows it takes 0.03 s to read so many of the latest tombstones as sweeps leave them, and 0.6 s where each
+	// is on another page.
+	tombstonesRead = 100_000
+)
 
 // adopt says how to move the events of a generation to another, if there is one.
 func adopt(before string, from, to int64) string {
@@ -95,9 +105,6 @@ func channels(ctx context.Context, e *examination) (string, error) {
 	return "pending events are on the channels that their workers listen on", err
 }
 
-// lateSeconds is how long a due event may wait for a live worker that handles it.
-const lateSeconds = 60
-
 // listeners finds types whose live workers do not keep up, and dead workers whose events no worker has recovered.
 func listeners(ctx context.Context, e *examination) (string, error) {
 	workers, err := e.facts.Workers(ctx)
@@ -121,9 +128,6 @@ func listeners(ctx context.Context, e *examination) (string, error) {
 	}
 	return app.Counted(workers.Live, "live worker") + ", no type is late", err
 }
-
-// reapGrace is how many seconds after its end a lease may be noticed by the reaper.
-const reapGrace = 30
 
 // leases finds events in flight whose lease is over and that no worker reaps.
 func leases(ctx context.Context, e *examination) (string, error) {
@@ -150,9 +154,6 @@ func leases(ctx context.Context, e *examination) (string, error) {
 	}
 	return fmt.Sprintf("%d in flight, %d past the end of the lease", l.InFlight, l.Overdue), err
 }
-
-// A closing generation is retired within closingFor seconds, a drained one within drainingFor.
-const closingFor, drainingFor = 10 * 60, 24 * 60 * 60
 
 // generations finds generations that neither run nor are over.
 func generations(ctx context.Context, e *examination) (string, error) {
@@ -228,9 +229,6 @@ func generations(ctx context.Context, e *examination) (string, error) {
 	return detail, err
 }
 
-// pausedFor is how many seconds a pause is expected to last.
-const pausedFor = 24 * 60 * 60
-
 // paused finds pauses that operators may have forgotten.
 func paused(ctx context.Context, e *examination) (string, error) {
 	pauses, err := e.facts.Pauses(ctx)
@@ -257,16 +255,6 @@ func failures(ctx context.Context, e *examination) (string, error) {
 	}
 	return app.Counted(f.Failed, "failed event") + " to replay or discard", err
 }
-
-const (
-	// sweptWithin is how many seconds may pass between two sweeps: workers begin one every six hours.
-	sweptWithin = 24 * 60 * 60
-	// expiringDays is within how many days failed events must expire to be warned about.
-	expiringDays = 7
-	// tombstonesRead bounds how many of the latest tombstones are read. Among 5 M rows that takes 0.03 s as sweeps leave
-	// them, and 0.6 s where each is on another page.
-	tombstonesRead = 100_000
-)
 
 // retention finds sweeps that do not happen, and dead letters that will soon be deleted.
 func retention(ctx context.Context, e *examination) (string, error) {

@@ -9,6 +9,13 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/doctordb"
 )
 
+// Limits of the checks in this file.
+const (
+	maxClockDifference = time.Second     // how far apart the clocks of synchronised hosts may be
+	minFreeShare       = 10              // per cent of the connections that must be free for another deployment
+	notifyWait         = 3 * time.Second // how long a notification may take to arrive
+)
+
 // fixedIn has the first minor version of each major one without the faults of [serverFaults]: those of February 2026.
 var fixedIn = map[int]int{15: 16, 16: 12, 17: 8, 18: 2}
 
@@ -47,9 +54,6 @@ func server(ctx context.Context, e *examination) (string, error) {
 	return fmt.Sprintf("PostgreSQL %s, up for %s", s.VersionText, span(s.UpSeconds)), nil
 }
 
-// maxClockDifference is how far apart the clocks of synchronised hosts may be.
-const maxClockDifference = time.Second
-
 // clock compares this host's clock with the database's. Claims and leases use the database's clock only; logs and the
 // times that producers set use the clocks of their hosts.
 func clock(ctx context.Context, e *examination) (string, error) {
@@ -76,9 +80,6 @@ func clock(ctx context.Context, e *examination) (string, error) {
 	}
 	return detail, nil
 }
-
-// minFreeShare is how many per cent of the connections must be free for another deployment.
-const minFreeShare = 10
 
 func connections(ctx context.Context, e *examination) (string, error) {
 	c, err := e.facts.Connections(ctx)
@@ -121,9 +122,6 @@ func connections(ctx context.Context, e *examination) (string, error) {
 	}
 	return fmt.Sprintf("%d of %d in use; a worker of this build takes up to %d", c.Used, usable, worker), err
 }
-
-// notifyWait is how long a notification may take to arrive.
-const notifyWait = 3 * time.Second
 
 // notifications sends a notification to itself, as a worker's self-test does.
 func notifications(ctx context.Context, e *examination) (string, error) {

@@ -10,11 +10,16 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/doctordb"
 )
 
-// maxListed is how many things of one kind are named, where there may be very many.
-const maxListed = 20
-
-// oldSnapshotIDs is the age in transactions from which a snapshot is old, however short a time it has been held.
-const oldSnapshotIDs = 1_000_000
+// Limits of the checks in this file; docs/scale has the decision about partitions and another relay.
+const (
+	maxListed      = 20        // things of one kind are named, where there may be very many
+	oldSnapshotIDs = 1_000_000 // a snapshot of that age in transactions is old, however short a time it has been held
+	partitionRows  = 5_000_000
+	relayRows      = 20_000_000
+	relayP99       = 500 * time.Millisecond // exceeded for a week
+	hoursOfAWeek   = 7 * 24 / 2             // hours with figures that count as a week: hours without events have none
+	eventsAnHour   = 100                    // make a p99 meaningful
+)
 
 // terminate says how to end a session.
 func terminate(pid int32, login string) string {
@@ -122,17 +127,6 @@ func vacuum(ctx context.Context, e *examination) (string, error) {
 	}
 	return app.Counted(dead, "dead row") + " in core.outbox", err
 }
-
-// When to partition core.outbox, and when to use another relay; docs/scale has the decision.
-const (
-	partitionRows = 5_000_000
-	relayRows     = 20_000_000
-	relayP99      = 500 * time.Millisecond // exceeded for a week
-	// hoursOfAWeek is how many hours with figures count as a week: hours without events have none.
-	hoursOfAWeek = 7 * 24 / 2
-	// eventsAnHour is how many events make a p99 meaningful.
-	eventsAnHour = 100
-)
 
 // scale shows the figures that decide about partitions and another relay.
 func scale(ctx context.Context, e *examination) (string, error) {

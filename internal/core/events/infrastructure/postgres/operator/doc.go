@@ -7,11 +7,9 @@
 //	list.go         pages of events
 //	show.go         all that is known of one event
 //	stats.go        counts of events by status, type and more
-//	selection.go    the events that a bulk command is about
-//	bulk.go         replay, discard, undiscard and retry-now, in batches
+//	bulk.go         replay, discard, undiscard and retry-now of a selection, in batches
 //	preview.go      what a replay would do
-//	pause.go        pausing and resuming event types
-//	generations.go  deployment generations: status, drain, retire, adopt
+//	generations.go  deployment generations: status, drain, retire, adopt; pausing event types in them
 //	actions.go      what operators did
 //	progress.go     what became of a workspace's events, for the demo
 //	inspect.go      Inspector: the connection on which the doctor reads facts

@@ -40,8 +40,8 @@ type Generation struct {
 // Generations returns the generations that are registered or named by unsettled events, in order; with only, that one.
 func (c *Client) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
 	all, err := list[Generation](ctx, c, "status of generations", `
-select generation, status, registered_at, draining_at, closed_at, retired_at, due, scheduled, in_flight, failed, oldest_due,
-  next_scheduled, last_scheduled, workers, publishing_default,
+select generation, status, registered_at, draining_at, closed_at, retired_at, due, scheduled, in_flight, failed,
+  oldest_due, next_scheduled, last_scheduled, workers, publishing_default,
   due + scheduled + in_flight = 0 and status <> 'live' as safe_to_stop
 from core.generation_status($1)`, only)
 	if err != nil {
@@ -67,8 +67,8 @@ func (c *Client) RegisterGeneration(ctx context.Context, g events.Generation, by
 
 // DrainGeneration makes a live generation a draining one. The only live one must be forced.
 func (c *Client) DrainGeneration(ctx context.Context, g events.Generation, by string, force bool) error {
-	return c.exec(ctx, fmt.Sprintf("drain generation %d", g), "select core.generation_drain($1, nullif($2, ''), $3)", g, by,
-		force)
+	return c.exec(ctx, fmt.Sprintf("drain generation %d", g), "select core.generation_drain($1, nullif($2, ''), $3)", g,
+		by, force)
 }
 
 // The states of a generation that is being retired.
@@ -123,4 +123,33 @@ func (c *Client) Adopt(ctx context.Context, from, to events.Generation, types []
 	by string) (int, error) {
 	return value[int](ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to),
 		"select core.outbox_adopt($1, $2, $3, nullif($4, ''), $5, $6)", from, to, limit, by, types, before)
+}
+
+// Pause is an event type that no worker claims in a generation.
+type Pause struct {
+	EventType  string            `json:"event_type"`
+	Generation events.Generation `json:"generation"`
+	PausedAt   time.Time         `json:"paused_at"`
+	PausedBy   string            `json:"paused_by"`
+	Reason     *string           `json:"reason"`
+}
+
+const pauses = "select event_type, generation, paused_at, paused_by, reason from core.paused_types " +
+	"order by generation, event_type"
+
+// Pauses returns all pauses, by generation and type.
+func (c *Client) Pauses(ctx context.Context) ([]Pause, error) {
+	return list[Pause](ctx, c, "list pauses", pauses)
+}
+
+// Pause stops claims of an event type in a generation. Publishing goes on, and workers finish the events that they
+// hold.
+func (c *Client) Pause(ctx context.Context, eventType string, generation events.Generation, by, reason string) error {
+	return c.exec(ctx, "pause", "select core.event_type_pause($1, $2, nullif($3, ''), nullif($4, ''))", eventType,
+		generation, by, reason)
+}
+
+// Resume ends a pause and wakes the workers.
+func (c *Client) Resume(ctx context.Context, eventType string, generation events.Generation, by string) error {
+	return c.exec(ctx, "resume", "select core.event_type_resume($1, $2, nullif($3, ''))", eventType, generation, by)
 }

@@ -20,14 +20,12 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The size of a page.
+// The size of a page, and the limit of a statement that searches events.
 const (
-	DefaultPageSize = 50
-	MaxPageSize     = 1000
+	DefaultPageSize      = 50
+	MaxPageSize          = 1000
+	DefaultSearchTimeout = 30 * time.Second
 )
-
-// DefaultSearchTimeout bounds a statement that searches events.
-const DefaultSearchTimeout = 30 * time.Second
 
 // TooBroadError says that a search was cancelled, because it read too much.
 type TooBroadError struct{ After time.Duration }
