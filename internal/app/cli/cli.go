@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"os/user"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -55,10 +57,8 @@ type exitError struct {
 	code int
 }
 
-// Unwrap returns the error without the code.
 func (e exitError) Unwrap() error { return e.error }
 
-// usage returns the error of a command that is called wrongly.
 func usage(err error) error { return exitError{err, exitUsage} }
 
 func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
@@ -120,6 +120,32 @@ func asInterrupt(err error, text string) string {
 	return text
 }
 
+// sqlHints are what the SQL functions suggest, each with the command that does the same.
+var sqlHints = []struct {
+	sql     *regexp.Regexp
+	command string
+}{
+	{regexp.MustCompile(`select core\.outbox_undiscard\('(.+?)'\)`), "`workers events undiscard $1`"},
+	{regexp.MustCompile(`select core\.outbox_replay\('(.+?)', <generation>, <who>\)`),
+		"`workers events replay $1 --to GENERATION`"},
+	{regexp.MustCompile(`select core\.outbox_retry_now\('(.+?)'\)`), "`workers events retry-now $1`"},
+	{regexp.MustCompile(`select core\.event_type_resume\('(.+?)', (\d+)\)`),
+		"`workers events resume $1 --generation $2`"},
+	{regexp.MustCompile(`select event_type, generation from core\.paused_types`), "`workers events pause --list`"},
+	{regexp.MustCompile(`select core\.generation_drain\((\d+)\);`), "`workers generation drain $1`"},
+	{regexp.MustCompile(`select generation, status from core\.(generation_status\(\)|deployments)`),
+		"`workers generation status`"},
+	{regexp.MustCompile(`p_force => true`), "--force"},
+}
+
+// withCommands returns an error's text with commands in place of SQL.
+func withCommands(text string) string {
+	for _, h := range sqlHints {
+		text = h.sql.ReplaceAllString(text, h.command)
+	}
+	return text
+}
+
 func rootCommand(p Process) *cobra.Command {
 	root := group(&cobra.Command{
 		Use:           "workers",
@@ -144,7 +170,6 @@ func rootCommand(p Process) *cobra.Command {
 	return root
 }
 
-// wrapHelp wraps the help of a command and of those below it.
 func wrapHelp(cmd *cobra.Command) {
 	cmd.Long = wrap(cmd.Long, 80)
 	for _, below := range cmd.Commands() {
@@ -152,7 +177,6 @@ func wrapHelp(cmd *cobra.Command) {
 	}
 }
 
-// logger returns a logger with the level of cmd's flag.
 func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(cmd.Flags().Lookup("log-level").Value.String())); err != nil {
@@ -174,7 +198,6 @@ func versionCommand(p Process) *cobra.Command {
 	return cmd
 }
 
-// build is what this program was built from.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision"`
@@ -194,4 +217,61 @@ func thisBuild() build {
 		}
 	}
 	return b
+}
+
+// operating returns the run function of a command that acts as an operator on DATABASE_URL.
+func operating(p Process,
+	do func(context.Context, []string, *app.Operator) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		url, err := app.ReadDatabaseURL(p.Getenv)
+		if err != nil {
+			return err
+		}
+		o, err := app.OpenOperator(cmd.Context(), url)
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		return do(cmd.Context(), args, o)
+	}
+}
+
+// consent asks whether to go on, unless yes is set. Any answer but y or yes, and the end of ctx, is a no.
+func consent(ctx context.Context, p Process, yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	_, _ = fmt.Fprintf(p.Stderr, "%s [y/N] ", question)
+	answers := make(chan string, 1)
+	go func() { // only an answer ends it
+		answer, err := bufio.NewReader(p.Stdin).ReadString('\n')
+		if err != nil && answer == "" {
+			close(answers)
+			return
+		}
+		answers <- answer
+	}()
+	select {
+	case answer, ok := <-answers:
+		if !ok {
+			_, _ = fmt.Fprintln(p.Stderr)
+			return usagef("no answer: nothing was done; answer y, or pass --yes")
+		}
+		if word := strings.ToLower(strings.TrimSpace(answer)); word == "y" || word == "yes" {
+			return nil
+		}
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(p.Stderr)
+	}
+	return errNotConfirmed
+}
+
+var (
+	errNotConfirmed = errors.New("not confirmed: nothing was done")
+	errInterrupted  = errors.New("interrupted")
+)
+
+// notDone prints on stderr that this was a dry run; what it showed is the result, on stdout.
+func notDone(p Process) {
+	p.notef("dry run: nothing was done; without --dry-run the command asks and does it")
 }

@@ -107,7 +107,6 @@ Flows:` + names.String(),
 	}
 }
 
-// runDemo starts a worker and calls show.
 func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Context, demo.Demo) error) (err error) {
 	ctx := cmd.Context()
 	var settings app.Settings

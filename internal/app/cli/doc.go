@@ -1,12 +1,10 @@
 // Package cli is the command line of cmd/workers. Results go to stdout, everything else to stderr, and an error is one
 // line that says what to do. Exit codes: 0 success, 1 failure, 2 wrong call, 3 something needs attention.
 //
-//	cli.go         Main, the root command, version
+//	cli.go         Main, the root command, version; connecting as an operator, asking for consent
 //	flags.go       flags, their parsers and completions
 //	output.go      tables that fit the terminal, JSON, texts that are safe for a terminal
-//	hints.go       the commands for what SQL functions suggest
-//	operator.go    connecting as an operator, asking for consent
-//	events.go      events list; events_show.go, events_stats.go and events_pause.go: show, stats, pause and resume
+//	events.go      events list and stats; events_show.go and events_pause.go: show, pause and resume
 //	bulk.go        events replay, discard, undiscard, retry-now
 //	actions.go, generation.go, retention.go, migrate.go, doctor.go, run.go, demo.go
 //	               the commands of those names

@@ -61,7 +61,6 @@ oldest first.`,
 	return cmd
 }
 
-// pauseFlags adds what pause and resume have in common.
 func pauseFlags(cmd *cobra.Command, p Process) (generation *events.Generation, who *string, asJSON *bool) {
 	cmd.ValidArgsFunction = cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp)
 	generation = new(events.Generation)

@@ -16,7 +16,6 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// generationCommand groups the commands for deployment generations; docs/deployment.md says when to use them.
 func generationCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "generation", Short: "Show deployment generations; drain, adopt, retire",
@@ -258,7 +257,6 @@ Exits 1 if it is not retired within --timeout. The command may be interrupted an
 	return cmd
 }
 
-// retire retires a generation step by step, until timeout.
 func retire(ctx context.Context, p Process, c *operator.Client, g events.Generation, by string,
 	timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)

@@ -69,7 +69,6 @@ func visible(s string) string {
 	return unquoted.Replace(quoted[1 : len(quoted)-1])
 }
 
-// visibleLines is visible for each line of s.
 func visibleLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -201,7 +200,6 @@ func terminalWidth(w io.Writer) int {
 	return columns
 }
 
-// paragraph is lines that do not begin with a blank.
 var paragraph = regexp.MustCompile(`(?m)^\S.*(?:\n\S.*)*`)
 
 // wrap breaks the lines of paragraphs at a number of columns.
@@ -232,7 +230,6 @@ func paint(p Process, state, s string) string {
 	return s
 }
 
-// estimate is a number that was not counted.
 type estimate int64
 
 func (e estimate) String() string { return fmt.Sprintf("~%d", int64(e)) }

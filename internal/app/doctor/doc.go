@@ -6,8 +6,7 @@
 // package judges them.
 //
 //	doctor.go    Examine: one pass, its report, the list of checks
-//	server.go    the server, its clock, connections and notifications
-//	settings.go  settings of roles and databases
+//	server.go    the server, its settings, clock, connections and notifications
 //	schema.go    migrations, schema, privileges, registered event types
 //	backlog.go   generations, pauses, workers, leases, failures, retention
 //	storage.go   snapshots, locks, vacuum, size

@@ -160,7 +160,6 @@ func Examine(ctx context.Context, config Config) (report Report, err error) {
 	return report, nil
 }
 
-// examine makes one check.
 func (e *examination) examine(ctx context.Context, name string, run check) Result {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -182,7 +181,6 @@ func (e *examination) examine(ctx context.Context, name string, run check) Resul
 	return result
 }
 
-// failed adds the finding of a check that failed.
 func (e *examination) failed(err error) {
 	f := e.found(Unknown, "the check failed: %s", strings.Join(strings.Fields(err.Error()), " "))
 	switch {
@@ -196,7 +194,6 @@ func (e *examination) failed(err error) {
 	}
 }
 
-// span prints a number of seconds.
 func span(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	switch {

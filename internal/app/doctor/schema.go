@@ -12,7 +12,6 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
-// literal quotes a text as SQL.
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // migrations says how far the schema is migrated, and finds what makes the next migration fail: a step that is not

@@ -21,7 +21,6 @@ const (
 	eventsAnHour   = 100                    // make a p99 meaningful
 )
 
-// terminate says how to end a session.
 func terminate(pid int32, login string) string {
 	return fmt.Sprintf("as %s, a member of pg_signal_backend or a superuser, run `select pg_terminate_backend(%d);`",
 		cmp.Or(login, "its login"), pid)
