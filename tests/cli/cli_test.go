@@ -5,13 +5,10 @@ package cli_test
 import (
 	"context"
 	"io"
-	"io/fs"
 	"net"
 	"net/url"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,10 +17,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
-	"github.com/pressly/goose/v3"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"spectral/db"
 	"spectral/internal/app/cli"
 	"spectral/tests/pgtest"
 )
@@ -55,12 +50,11 @@ func TestTranscripts(t *testing.T) {
 			env.Setenv("COLUMNS", "400")
 			env.Setenv("SPECTRAL_BRIEFINGS_DIR", filepath.Join(env.WorkDir, "briefings"))
 			env.Setenv("SPECTRAL_POSTGRES_BIN", os.Getenv("SPECTRAL_POSTGRES_BIN"))
-			return setMigrations(env)
+			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":    exits,
 			"answer":   answer,
-			"input":    input,
 			"database": database,
 			"login":    login,
 			"sql":      sql,
@@ -72,25 +66,6 @@ func TestTranscripts(t *testing.T) {
 			"letgo":    letGo,
 		},
 	})
-}
-
-// setMigrations sets NEWEST to the name of the newest migration, LATEST to its number and BEFORE to that of the
-// one before it.
-func setMigrations(env *testscript.Env) error {
-	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
-	if err != nil {
-		return err
-	}
-	slices.Sort(names)
-	for variable, name := range map[string]string{"LATEST": names[len(names)-1], "BEFORE": names[len(names)-2]} {
-		number, err := goose.NumericComponent(name)
-		if err != nil {
-			return err
-		}
-		env.Setenv(variable, strconv.FormatInt(number, 10))
-	}
-	env.Setenv("NEWEST", path.Base(names[len(names)-1]))
-	return nil
 }
 
 // exits CODE workers args... runs the command in this process, which must return the exit code. Scripts use exec for
@@ -127,11 +102,6 @@ func (l *locked) Write(p []byte) (int, error) {
 // answer LINE is what the next command of exits reads from stdin.
 func answer(ts *testscript.TestScript, _ bool, args []string) {
 	*ts.Value("stdin").(*string) = args[0] + "\n"
-}
-
-// input FILE is what the next command of exits reads from stdin.
-func input(ts *testscript.TestScript, _ bool, args []string) {
-	*ts.Value("stdin").(*string) = ts.ReadFile(args[0])
 }
 
 // database [empty] makes a database of the script's own, migrated unless empty, and sets

@@ -94,7 +94,7 @@ func TestWrongCallsExitWithTwo(t *testing.T) {
 		"events discard --all --batch 1001": "want a value from 1 to 1000",
 		"events discard --all --rate NaN":   "want a value from 0 to 1e+09",
 		"events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --all": "leave one of them out",
-		"doctor nonsense":              `there is no check "nonsense"; the checks are: server, settings, migrations`,
+		"doctor nonsense":              `invalid argument "nonsense" for "workers doctor"`,
 		"generation drain":             "accepts 1 arg(s), received 0",
 		"generation status 7 --wait 5": "want a value from 0s to",
 		"actions list --action Replay": `"Replay": want one of replay, discard, `,

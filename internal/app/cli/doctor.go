@@ -15,6 +15,7 @@ import (
 func doctorCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor [check...]", Short: "Find what is wrong, and say what to do",
+		Args: cobra.OnlyValidArgs, ValidArgs: doctor.Names(),
 		Long: `Check the database that carries events, and say for each finding what to do. Nothing is changed. Exits 3 if
 anything needs attention or could not be checked.
 
@@ -26,13 +27,8 @@ of pg_read_all_stats too. Set SPECTRAL_GENERATION to the generation of this buil
   workers doctor schema privileges
   workers doctor --json | jq '.checks[] | select(.state != "fine")'`,
 	}
-	cmd.ValidArgs = doctor.Names()
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
-		config := doctor.Config{Now: time.Now, Checks: names}
-		if err := config.Validate(); err != nil {
-			return usage(err)
-		}
 		url, err := app.ReadDatabaseURL(p.Getenv)
 		if err != nil {
 			return err
@@ -40,7 +36,7 @@ of pg_read_all_stats too. Set SPECTRAL_GENERATION to the generation of this buil
 		if err := app.CheckOperator(cmd.Context(), url); err != nil {
 			return err
 		}
-		config.URL = url
+		config := doctor.Config{Now: time.Now, Checks: names, URL: url}
 		if config.Generation, err = app.ReadGenerationOr(p.Getenv, 0); err != nil {
 			return err
 		}

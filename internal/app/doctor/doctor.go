@@ -105,16 +105,6 @@ func Names() []string {
 	return names
 }
 
-// Validate reports a check that does not exist.
-func (c Config) Validate() error {
-	for _, name := range c.Checks {
-		if !slices.Contains(Names(), name) {
-			return fmt.Errorf("there is no check %.100q; the checks are: %s", name, strings.Join(Names(), ", "))
-		}
-	}
-	return nil
-}
-
 // checkTimeout bounds one check, so that a lock or a huge table does not hold up the others.
 const checkTimeout = 15 * time.Second
 
