@@ -42,15 +42,8 @@ begin
   perform core.outbox_reap(1000);
   v_suspects := core.claim_suspects(null);
 
-  for v_type in
-    with recursive types as (
-      select (select min(o.event_type) from core.outbox o where o.generation = p_from and o.status = 'pending'
-        and o.deleted_at is null) as t
-      union all
-      select (select min(o.event_type) from core.outbox o
-              where o.generation = p_from and o.event_type > y.t and o.status = 'pending' and o.deleted_at is null)
-      from types y where y.t is not null)
-    select y.t from types y where y.t is not null and (p_event_types is null or y.t = any (p_event_types)) loop
+  for v_type in select p.event_type from core.pending_types p
+    where p.generation = p_from and (p_event_types is null or p.event_type = any (p_event_types)) loop
     for v_row in
       select o.id, o.occurred_at from core.outbox o
       where o.generation = p_from and o.event_type = v_type and o.status = 'pending' and o.deleted_at is null

@@ -194,14 +194,12 @@ create index outbox_own_keys on core.outbox (idempotency_key)
 grant select on core.outbox to spectral_operator;
 
 -- It reads one entry of outbox_due for each.
-create view core.pending_types as
-  with recursive pending(generation, event_type) as (
+create view core.pending_types as with recursive pending(generation, event_type) as (
     (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
      order by o.generation, o.event_type limit 1)
     union all
-    select n.generation, n.event_type from pending p cross join lateral
-      (select o.generation, o.event_type from core.outbox o
-       where o.status = 'pending' and o.deleted_at is null
+    select n.* from pending p cross join lateral
+      (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
          and (o.generation, o.event_type) > (p.generation, p.event_type)
        order by o.generation, o.event_type limit 1) n)
   select p.generation, p.event_type from pending p;

@@ -8,18 +8,17 @@ create function core.generation_announce(p_generation bigint) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_status text;
-  v_retired_at timestamptz;
 begin
   if p_generation is null or p_generation not between 1 and 999999999999 then
     raise exception 'generation: must be a number from 1 to 999999999999'
       using errcode = 'SP019', column = 'generation', detail = 'received ' || coalesce(p_generation::text, 'null');
   end if;
   insert into core.deployments (generation) values (p_generation) on conflict (generation) do nothing;
-  select d.status, d.retired_at into v_status, v_retired_at from core.deployments d where d.generation = p_generation;
+  select d.status into v_status from core.deployments d where d.generation = p_generation;
   if v_status = 'retired' then
     raise exception 'generation: % is retired', p_generation using errcode = 'SP019', column = 'generation',
-            detail = format('it was retired at %s', v_retired_at),
-            hint = 'deploy under a new, higher generation (SPECTRAL_GENERATION)';
+      detail = 'received ' || p_generation,
+      hint = 'deploy under a new, higher generation (SPECTRAL_GENERATION)';
   end if;
   return v_status;
 end
@@ -351,15 +350,8 @@ begin
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
   v_suspects := core.claim_suspects(null);
-  for v_type in
-    with recursive types as (
-      select (select min(o.event_type) from core.outbox o where o.generation = p_from and o.status = 'pending'
-        and o.deleted_at is null) as t
-      union all
-      select (select min(o.event_type) from core.outbox o
-              where o.generation = p_from and o.event_type > y.t and o.status = 'pending' and o.deleted_at is null)
-      from types y where y.t is not null)
-    select y.t from types y where y.t is not null and (p_event_types is null or y.t = any (p_event_types)) loop
+  for v_type in select p.event_type from core.pending_types p
+    where p.generation = p_from and (p_event_types is null or p.event_type = any (p_event_types)) loop
     for v_row in
       select o.id, o.occurred_at from core.outbox o
       where o.generation = p_from and o.event_type = v_type and o.status = 'pending' and o.deleted_at is null

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	platformapp "spectral/internal/platform/application"
 	platform "spectral/internal/platform/contracts/events"

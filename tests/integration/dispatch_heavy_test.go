@@ -54,9 +54,7 @@ func TestWorkerDoesNotReapRightAfterItLostItsSession(t *testing.T) {
 		other.EventID)
 	b.publish(other)
 	b.exec("alter table core.outbox enable trigger outbox_notify")
-	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
-	defer cancel()
-	must(t, l.Health().Await(ctx, notify.Listening))
+	l.wantState(testTimeout, notify.Listening, "")
 	b.eventually("the worker marks the other as gone", func() bool {
 		return one[bool](b, "select exists (select from core.workers where gone_at < clock_timestamp() - interval '4 "+
 			"seconds')")

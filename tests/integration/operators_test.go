@@ -166,7 +166,7 @@ func anInterruptedReplayCanBeContinued(b *bundle) {
 	l := b.startWorker(noPoll, subscription(handler("platform.one",
 		func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errOnPurpose) })))
 	l.awaitSettled(0, 6)
-	result, err = client.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unpaced(5))
+	result, err = client.Apply(b.ctx, rest, operator.Replay(pgtest.Generation, "anna", false), unpaced(5))
 	must(b.T, err)
 	if result.Done != 14 {
 		b.Errorf("the result for the rest is %+v", result)
