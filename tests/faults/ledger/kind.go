@@ -31,7 +31,8 @@ func Cards() Kind {
 		KeyField:  "title",
 		Payload: func(n int, key string) any {
 			return worlds.WorldModelCardPublished{
-				CardID: fmt.Sprintf("card-%06d", n), Version: int64(n), Title: key, Summary: "of a ledger", Attributes: json.RawMessage(`{}`),
+				CardID: fmt.Sprintf("card-%06d", n), Version: int64(n), Title: key, Summary: "of a ledger",
+				Attributes: json.RawMessage(`{}`),
 			}
 		},
 		StaleContent: `select e.payload ->> 'title' from (

@@ -107,8 +107,8 @@ func (t Totals) String() string {
 //     only after a lease that was reaped, retried or released;
 //   - no execution runs under a lease that was given after its handler had handled the event;
 //   - at most one worker holds a row; each lease ends once; none is reaped before it expired, or settled afterwards;
-//   - the row's attempts are its leases that were not refunded, and each reaped lease is an entry of failure_history and
-//     one of the row's crashes, unless the server was restarted in that time.
+//   - the row's attempts are its leases that were not refunded, and each reaped lease is an entry of failure_history
+//     and one of the row's crashes, unless the server was restarted in that time.
 func (l *Ledger) VerifyLeases(t testing.TB, url string, executionLog ExecutionLog) Totals {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
