@@ -25,8 +25,9 @@ func NewService(run func(context.Context)) *Service { return &Service{run: run, 
 // Start begins the duty and returns at once. The duty lasts until Stop, not until ctx is done.
 func (s *Service) Start(ctx context.Context) {
 	s.begin.Do(func() {
-		ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-		s.running.Go(func() { s.run(ctx) })
+		running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		s.cancel = cancel
+		s.running.Go(func() { s.run(running) })
 	})
 }
 

@@ -195,8 +195,10 @@ func (n *Notifier) connect(ctx context.Context) (conn *listenConn, err error) {
 func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time) (back bool, err error) {
 	for next := n.config.PollInterval - time.Since(since); !back; {
 		pgtx.Pause(waiting, max(next, time.Until(n.poolPollAt)), nil)
-		if waiting.Err() != nil {
+		select {
+		case <-waiting.Done():
 			return false, nil
+		default:
 		}
 		n.polledAt = time.Now()
 		next = n.config.PollInterval
