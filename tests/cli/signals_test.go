@@ -14,7 +14,7 @@ import (
 // Signals within a second are one, and the command finishes its transaction; a signal after a second kills it.
 func TestASecondSignalKills(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*testTimeout)
 	defer cancel()
 	at := pgtest.New(t)
 	conn, operator := pgtest.Conn(t, at), pgtest.Login(t, at, "spectral_operator")
