@@ -156,7 +156,7 @@ func variables(t *testing.T) (names []string) {
 	t.Helper()
 	asked := regexp.MustCompile(`(?:[gG]etenv|LookupEnv)\(([^)]*)\)`)
 	constant := regexp.MustCompile(`\bEnv\w+ += ("[A-Z_]+")`)
-	err := filepath.WalkDir("../../../internal", func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir("../../../internal", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}

@@ -133,10 +133,10 @@ func groups(ctx context.Context, tx pgx.Tx, filter Filter, by []Dimension, limit
 		var columns []string
 		for i, d := range by {
 			expression := cmp.Or(expressions[d], "o."+string(d))
-			switch d {
-			case ByStatus:
+			if d == ByStatus {
 				expression = "'" + string(status) + "'"
-			case ByHandler:
+			}
+			if d == ByHandler {
 				from += " left join lateral jsonb_object_keys(o.handler_failures) as f(handler) on true"
 			}
 			columns = append(columns, fmt.Sprintf("%s::text as d%d", expression, i))
