@@ -23,11 +23,10 @@ const drainTimeout = 30 * time.Second
 // lookEvery is how often a condition of the database is looked at that announces itself in no other way.
 const lookEvery = 10 * time.Millisecond
 
-// Drain waits until the outbox of the database that db leads to is quiet, and returns the outcome of each event in
-// it: nothing is due, waits for a retry or is in flight, which includes what handlers publish. An event that
-// ended failed is quiet too, see [RequireDelivered]; so is one that was published to become due later. If the outbox is not quiet in time the test fails, with a table of
-// what is left. It fails at once where waiting cannot help: a handler lacks a privilege, or no handler of the running
-// workers is for an event's type. The test runs the listener: see [Start]. See [Outbox] for what db may be.
+// Drain waits until no event in the outbox is due, waits for a retry or is in flight, which includes what handlers
+// publish, and returns the outcome of each. Failed events and those that are scheduled for later do not count. If that
+// takes too long the test fails, with a table of what is left. It fails at once where waiting cannot help: a handler
+// lacks a privilege, or no handler of the running workers is for an event's type. See [Outbox] for what db may be.
 func Drain(t testing.TB, db events.Tx) []Outcome {
 	t.Helper()
 	return DrainWithin(t, db, drainTimeout)

@@ -94,9 +94,9 @@ const waiting = `(o.status in ('pending', 'in_flight') and not (o.status = 'pend
 // published. See [Outbox] for who may.
 func Outcomes(ctx context.Context, db events.Tx) ([]Outcome, error) {
 	rows, err := db.Query(ctx, `
-		select o.id, o.event_type, o.event_version, o.occurred_at, o.source, coalesce(o.target, ''), o.workspace_id, o.payload,
-		  o.idempotency_key, coalesce(o.trace_context, ''), o.available_at, o.status, o.attempts, coalesce(o.last_error, ''),
-		  o.handler_failures, o.generation, `+waiting+`,
+		select o.id, o.event_type, o.event_version, o.occurred_at, o.source, coalesce(o.target, ''), o.workspace_id,
+		  o.payload, o.idempotency_key, coalesce(o.trace_context, ''), o.available_at, o.status, o.attempts,
+		  coalesce(o.last_error, ''), o.handler_failures, o.generation, `+waiting+`,
 		  coalesce((select array_agg(h.handler_name order by h.handler_name) from core.event_handled h
 		            where h.idempotency_key = o.idempotency_key), '{}')
 		from core.outbox o

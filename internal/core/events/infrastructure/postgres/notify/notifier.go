@@ -343,8 +343,8 @@ func (n *Notifier) awaitDue(ctx context.Context, l *listenConn, d time.Duration)
 	}
 }
 
-// probeWorkers tells the reaper if there are dead workers or leases that ran out, and returns when to ask again. Without
-// a LISTEN connection it asks through the pool.
+// probeWorkers tells the reaper of dead workers and leases that ran out, and returns when to ask again. Without a
+// LISTEN connection it asks through the pool.
 func (n *Notifier) probeWorkers(ctx context.Context, l *listenConn) (time.Duration, error) {
 	now := time.Now()
 	if now.Before(n.probeAt) {

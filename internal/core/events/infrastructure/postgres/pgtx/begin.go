@@ -33,9 +33,10 @@ func ContextRole(s events.Scope) (string, error) {
 var NoWorkspace uuid.NullUUID
 
 // Begin takes a connection of pool within StatementTimeout (handlers that want a second one may have emptied the pool),
-// and begins a transaction on it in one round trip and within StatementTimeout. The transaction may wait for its next
-// statement as long as idle. The caller releases the connection. Begin sets what a default of the login or the database could change: a higher isolation level would raise 40001 in the
-// dedup insert, row_security off would make every policy an error, and a timeout meant for people would end handlers.
+// and begins a transaction on it in one round trip. The server ends the transaction when it waits for a statement for
+// longer than idle. Begin sets what a default of the login or the database could change: a higher isolation level would
+// raise 40001 in the dedup insert, row_security off would make every policy an error, and a timeout meant for people
+// would end handlers. The caller releases the connection.
 //
 // After an error the connection is closed, so that no other caller gets it. A server that cannot be written to also
 // empties the pool, so that new connections follow the address.
