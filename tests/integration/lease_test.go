@@ -645,7 +645,7 @@ func aSlowClassDelaysNoOther(b *bundle) {
 	handling.awaitAll(b.T, rowLockedSlow.WithDefaults().Concurrency)
 	b.eventually("waiting completions and row-locked handlers", func() bool {
 		return one[int](b, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
-			where not l.granted and a.datname = current_database()`) == 4
+			where not l.granted and a.datname = current_database()`) == 2
 	})
 	b.publishMany(quick)
 	l.awaitDelivered(quick) // while all slow events wait

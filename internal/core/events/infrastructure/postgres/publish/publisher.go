@@ -168,7 +168,7 @@ func placed(err error, before int, sealed []outboxEvent) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		var n int
 		if _, scanErr := fmt.Sscanf(pg.Detail, "event %d of the call", &n); scanErr == nil {
-			if r, ok := translated.(*events.Refusal); ok {
+			if r, ok := errors.AsType[*events.Refusal](translated); ok {
 				r.EventType = sealed[before+n-1].EventType
 			}
 			return at(before+n-1, len(sealed), translated)
