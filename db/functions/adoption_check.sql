@@ -8,15 +8,15 @@ declare
   v_status text;
 begin
   if p_from = p_to then
-    raise exception 'to: is generation % as well', p_to using errcode = 'SP042', column = 'to',
-      hint = 'adopt into another generation';
+    raise exception 'to: must be another generation than %', p_to using errcode = 'SP042', column = 'to',
+      hint = '`workers generation status` lists them';
   end if;
   perform core.generation_open(p_to, p_keep);
   select d.status into v_status from core.deployments d where d.generation = p_from;
   if v_status is null and not exists
       (select from core.outbox o where o.generation = p_from and o.status = 'pending' and o.deleted_at is null) then
     raise exception 'from: generation % is not registered, and has no pending events', coalesce(p_from::text, 'null')
-      using errcode = 'SP019', column = 'from', hint = 'select generation, status from core.generation_status()';
+      using errcode = 'SP019', column = 'from', hint = '`workers generation status` lists them';
   end if;
   return coalesce(v_status, 'unknown');
 end

@@ -12,7 +12,7 @@ begin
   if not found then
     raise exception 'event_type: % is not paused in generation %',
       coalesce(quote_literal(left(p_event_type, 200)), 'null'), coalesce(p_generation::text, 'null')
-      using errcode = 'SP034', column = 'event_type', hint = 'select event_type, generation from core.paused_types';
+      using errcode = 'SP034', column = 'event_type', hint = '`workers events pause --list` shows what is paused';
   end if;
   perform core.operator_action('resume', p_resumed_by, '{}', p_generation,
     jsonb_build_object('event_type', p_event_type));

@@ -15,7 +15,7 @@ declare
   v_live bigint[];
   v_status text;
 begin
-  -- all of them: of two that are drained at once, one is the last
+  -- all live ones, so that two concurrent drains cannot both leave the other as the last one
   select array_agg(l.generation) into v_live
   from (select d.generation from core.deployments d where d.status = 'live' order by d.generation for update) as l;
   if p_generation = any (v_live) then
@@ -23,7 +23,7 @@ begin
       raise exception 'generation: % is the only live one', p_generation
         using errcode = 'SP041', column = 'generation',
               detail = 'without a live one, publishing from SQL that names no generation is refused (SP019)',
-              hint = 'start the workers of the next generation first, or pass p_force => true';
+              hint = 'start the workers of the next generation first, or force it: --force, or p_force => true';
     end if;
     update core.deployments d set status = 'draining', draining_at = clock_timestamp()
       where d.generation = p_generation;
@@ -44,6 +44,6 @@ begin
     return 'draining';
   end if;
   raise exception 'generation: % is %', coalesce(p_generation::text, 'null'), coalesce(v_status, 'not registered')
-    using errcode = 'SP019', column = 'generation', hint = 'select generation, status from core.deployments';
+    using errcode = 'SP019', column = 'generation', hint = '`workers generation status` lists them';
 end
 $$;

@@ -15,8 +15,7 @@ begin
         case when p_generation is null then 'none' else coalesce(v_status, 'not registered') end
       using errcode = 'SP019', column = 'generation',
             hint = coalesce('the highest live one is ' || (select max(d.generation) from core.deployments d
-              where d.status = 'live'),
-              'none is live: start a worker, or select core.generation_register(1, null)');
+              where d.status = 'live'), 'none is live: ' || core.generation_hint());
   end if;
 end
 $$;

@@ -9,7 +9,7 @@ declare
   v_status constant text := core.generation_announce(p_generation);
 begin
   update core.deployments d
-  set status = 'live', draining_at = null, closed_at = null, closed_xid = null, closed_mark = null
+  set status = 'live', draining_at = null, closed_at = null, closed_xid = null, closed_bound = null
   where d.generation = p_generation and d.status = 'draining';
   if found or v_new then
     perform core.operator_action('generation_register', p_registered_by, p_generation => p_generation,

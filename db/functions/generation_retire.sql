@@ -8,13 +8,13 @@
 --   waiting     for transactions that may have published into it before
 --   retired
 --
--- Why nothing is stranded. Of a publisher that saw the generation open we know that it had its transaction id before
--- (core.outbox_insert), and so before the closing was visible. A call that sees the closing takes an id, the mark: all
--- those publishers have lower ones. A transaction that had its id before the call has none to give: it may be below
--- theirs. Once the lowest running id is not below the mark, each of their rows is visible or gone. Not pg_snapshot_xmax
--- for a mark: that is one above the highest id that has ended, and running ones may lie above it (docs/decisions/0007).
--- The price is that unrelated transactions are waited for as well, those of other databases included. Publishers with a
--- snapshot of older date, and functions that move events, lock the row instead, and are waited for by the lock.
+-- Why nothing is stranded. A publisher takes its transaction id before it reads the generation (core.outbox_insert). So
+-- every publisher that saw it open has an id from before the closing was visible. The first call that sees the closing
+-- takes a new id as the upper bound, and the generation is retired once no transaction with a lower id runs. A
+-- transaction that already has an id cannot set the bound, because its id may be lower than a publisher's.
+-- pg_snapshot_xmax is no such bound: it is one above the highest id that has ended, and running ones may lie above it
+-- (docs/decisions/0007). The price is that unrelated transactions are waited for, those of other databases included.
+-- Publishers with an older snapshot, and functions that move events, lock the generation's row, which is waited for.
 --
 -- Refuses a generation that is unknown (SP019) or live (SP040), and to be called at a higher isolation level than READ
 -- COMMITTED, which would look at events of an older snapshot (SP043). Ends the pauses of what it retires, and notes
@@ -26,7 +26,7 @@ declare
   v_deployment core.deployments;
   v_left text;
   v_over boolean;
-  v_mark xid8;
+  v_bound xid8;
   v_paused text[];
 begin
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
@@ -41,19 +41,22 @@ begin
   end;
   if v_deployment.generation is null then
     raise exception 'generation: % is not registered', coalesce(p_generation::text, 'null')
-      using errcode = 'SP019', column = 'generation', hint = 'select generation, status from core.deployments';
+      using errcode = 'SP019', column = 'generation', hint = '`workers generation status` lists them';
   elsif v_deployment.status = 'retired' then
     return 'retired';
   elsif v_deployment.status <> 'draining' then
     raise exception 'generation: % is %', p_generation, v_deployment.status
       using errcode = 'SP040', column = 'generation',
-            hint = format('only a draining one is retired: select core.generation_drain(%s);', p_generation);
+            hint = case when exists (select from core.deployments d where d.status = 'live'
+                and d.generation <> p_generation) then '' else 'start the workers of the next generation; then ' end
+              || format('drain it first: `workers generation drain %1$s`, or: select core.generation_drain(%1$s);',
+                p_generation);
   end if;
 
   if v_deployment.closed_at is null then
     v_left := core.generation_left(p_generation);
     if v_left is not null then return 'not empty: ' || v_left; end if;
-    update core.deployments d set closed_at = clock_timestamp(), closed_xid = pg_current_xact_id(), closed_mark = null
+    update core.deployments d set closed_at = clock_timestamp(), closed_xid = pg_current_xact_id(), closed_bound = null
     where d.generation = p_generation;
     perform core.operator_action('generation_close', p_retired_by, p_generation => p_generation);
     return 'closing: publishing into it is refused from now on; call again';
@@ -61,18 +64,18 @@ begin
     return 'closing: commit, and call again';
   end if;
 
-  -- a mark that is not below an id of now is of another server, whose dump this is
-  v_mark := v_deployment.closed_mark;
-  if v_mark is null or v_mark > pg_current_xact_id() then
+  -- a bound above the current id comes from another server, whose dump this is
+  v_bound := v_deployment.closed_bound;
+  if v_bound is null or v_bound > pg_current_xact_id() then
     if v_old_id then return 'waiting: commit, and call again'; end if;
-    v_mark := pg_current_xact_id();
-    update core.deployments d set closed_mark = v_mark where d.generation = p_generation;
+    v_bound := pg_current_xact_id();
+    update core.deployments d set closed_bound = v_bound where d.generation = p_generation;
   end if;
-  v_over := pg_snapshot_xmin(pg_current_snapshot()) >= v_mark;
+  v_over := pg_snapshot_xmin(pg_current_snapshot()) >= v_bound;
   -- in a snapshot taken after that one; and at once, because a handler of what has come may publish more
   v_left := core.generation_left(p_generation);
   if v_left is not null then
-    update core.deployments d set closed_at = null, closed_xid = null, closed_mark = null
+    update core.deployments d set closed_at = null, closed_xid = null, closed_bound = null
       where d.generation = p_generation;
     perform core.operator_action('generation_reopen', p_retired_by, p_generation => p_generation,
       p_details => jsonb_build_object('left', v_left));
@@ -80,7 +83,7 @@ begin
   elsif not v_over then
     return format('waiting: for %s that may have published into it before it was closed %s s ago; unrelated ones '
       'cannot be told apart',
-      coalesce(core.transactions_below(v_mark), 'transactions'),
+      coalesce(core.transactions_below(v_bound), 'transactions'),
         extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;
   update core.deployments d set status = 'retired', retired_at = clock_timestamp() where d.generation = p_generation;

@@ -25,8 +25,8 @@ begin
     v_others := v_others + 1;
   end loop;
   if v_others = 0 then
-    raise exception 'event_id: % is not in core.outbox%', p_event_id, coalesce(' with occurred_at ' || p_occurred_at,
-      '') using errcode = 'SP031', column = 'event_id', hint = 'check the id; retention deletes events in the end';
+    raise exception 'event_id: % is not in core.outbox%', p_event_id, concat(' with occurred_at ' || p_occurred_at)
+      using errcode = 'SP031', column = 'event_id', hint = 'check the id; retention deletes events in the end';
   end if;
   if v_others > 1 then
     raise exception 'event_id: several events have the id %', p_event_id using errcode = 'SP035', column = 'event_id',
@@ -34,15 +34,14 @@ begin
               'where id = %L; then p_occurred_at => ...', p_event_id);
   end if;
 
+  if v_row.deleted_at is not null and v_row.discarded_at is null then
+    raise exception 'event %: has been past its retention since %', p_event_id, v_row.deleted_at
+      using errcode = 'SP033', column = 'event_id', hint = 'publish it again if it is still wanted';
+  end if;
   if p_action = 'undiscard' then
-    if v_row.discarded_at is null and v_row.deleted_at is null then
-      raise exception 'event %: is not discarded, it is %', p_event_id, v_row.status using errcode = 'SP034',
-        column = 'event_id';
-    end if;
     if v_row.discarded_at is null then
-      raise exception 'event %: was not discarded by an operator, it is past its retention since %', p_event_id,
-        v_row.deleted_at
-        using errcode = 'SP033', column = 'event_id', hint = 'publish it again if it is still wanted';
+      raise exception 'event %: is not discarded, it is %', p_event_id, v_row.status
+        using errcode = 'SP034', column = 'event_id', hint = 'there is nothing to take back';
     end if;
     if v_row.deleted_at <= clock_timestamp() - make_interval(hours => v_days * 24) then
       raise exception 'event %: was discarded more than % days ago, at %', p_event_id, v_days, v_row.discarded_at
@@ -53,11 +52,8 @@ begin
 
   if v_row.discarded_at is not null then
     raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at using errcode = 'SP033',
-      column = 'event_id', hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
-  end if;
-  if v_row.deleted_at is not null then
-    raise exception 'event %: is past its retention since %', p_event_id, v_row.deleted_at
-      using errcode = 'SP033', column = 'event_id', hint = 'publish it again if it is still wanted';
+      column = 'event_id', hint = format('first: `workers events undiscard %1$s`, or: '
+        'select core.outbox_undiscard(%1$L, <who>);', p_event_id);
   end if;
 
   if p_action = 'retry_now' then
@@ -65,7 +61,8 @@ begin
       raise exception 'event %: is %, not pending', p_event_id, v_row.status
         using errcode = 'SP032', column = 'event_id',
               hint = case v_row.status
-                when 'failed' then format('replay it: select core.outbox_replay(%L, <generation>, <who>)', p_event_id)
+                when 'failed' then format('`workers events replay %1$s --to <generation>`, or: '
+                  'select core.outbox_replay(%1$L, <generation>, <who>);', p_event_id)
                 when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the '
                   'lease runs out' else 'nothing is left to do' end;
     end if;
@@ -83,12 +80,13 @@ begin
       using errcode = 'SP032', column = 'event_id',
             hint = case
               when v_row.status = 'pending' and v_row.available_at > clock_timestamp()
-                then format('it is due at %s; sooner: select core.outbox_retry_now(%L)', v_row.available_at, p_event_id)
+                then format('it is due at %1$s; sooner: `workers events retry-now %2$s`, or: '
+                  'select core.outbox_retry_now(%2$L);', v_row.available_at, p_event_id)
               when v_row.status = 'pending' then 'it is due, or a worker handles it'
               when v_row.status = 'in_flight'
                 then format('worker %s handles it; if that worker dies, it is pending again at %s',
                   coalesce(v_row.claimed_by, 'unknown'), v_row.claimed_at + make_interval(secs => v_row.lease_seconds))
-              when p_action = 'replay' then 'p_force => true replays it; handlers that have handled it are skipped'
+              when p_action = 'replay' then '--force, or p_force => true, replays it for other handlers'
               else 'nothing is left to do' end;
   end if;
   return v_row.occurred_at;

@@ -7,9 +7,8 @@
 -- the owner and with the search_path that its callers, which are definers, have set.
 create function core.outbox_insert(p_position integer, p_event_id uuid, p_event_type text, p_event_version integer,
   p_occurred_at timestamptz, p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
-  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text,
-  p_content_class text) returns uuid
-language plpgsql volatile as $$
+  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text)
+returns uuid language plpgsql volatile as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
@@ -176,21 +175,20 @@ begin
     end if;
   end if;
   if v_generation is null and p_generation is null then
-    perform core.refuse('SP019', 'generation', 'none is live', 'null',
-      'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);', p_position);
+    perform core.refuse('SP019', 'generation', 'none is live', 'null', core.generation_hint(), p_position);
   end if;
   if v_generation is null or v_status = 'retired' then
     perform core.refuse('SP019', 'generation', format('%s is %s', p_generation, coalesce(v_status, 'not registered')),
       p_generation::text,
       case when v_status = 'retired' then 'it takes no more events: publish into a live one (null: the highest)'
-      else format('start a worker of that generation, or: select core.generation_register(%s, '
-        'null); null publishes into the highest live one', p_generation) end, p_position);
+      else format('start a worker of that generation, or: select core.generation_register(%s, null); null publishes '
+        'into the highest live one', p_generation) end, p_position);
   end if;
   if v_closed_at is not null then
     perform core.refuse('SP019', 'generation', format('%s is being retired', v_generation),
       coalesce(p_generation::text, 'null'),
-      format('publish into a live one (null: the highest); to take events again: select core.generation_register(%s, '
-        'null);', v_generation), p_position);
+      format('publish into a live one (null: the highest); to take events again: `workers generation register %s`',
+        v_generation), p_position);
   end if;
   -- a snapshot from before the generation was closed shows it open for as long as the transaction lasts: the lock is
   -- refused then (40001), and otherwise keeps it open until the end. Not at READ COMMITTED, whose producers would all

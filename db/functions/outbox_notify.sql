@@ -12,20 +12,20 @@
 --   A refused: another commit notifies for us: stay silent.
 --
 -- Postgres releases both after the row is visible; core.outbox_barrier() is the other half. The
--- setting spectral.notified_<channel>, local to the transaction, makes it once per transaction.
+-- setting spectral.notified_<channel>, local to the transaction, limits this to one notification per transaction.
 --
--- Frozen: publishers compose channel names, this function only reads NEW.channel. It runs as
+-- Do not change this function: publishers compose channel names, this function only reads NEW.channel. It runs as
 -- whichever role is current when the trigger fires, with that role's search_path, hence no
 -- operator, and every function and type qualified. It has no SET clause (that costs 8 %) and is
 -- no definer. Assignments, not PERFORM: a PERFORM runs a separate query, three of them cost a
 -- sixth of the commits.
 create function core.outbox_notify() returns trigger language plpgsql volatile as $$
 declare
-  v_mark constant pg_catalog.text := pg_catalog.concat('spectral.notified_', NEW.channel);
+  v_setting constant pg_catalog.text := pg_catalog.concat('spectral.notified_', NEW.channel);
   v_unused pg_catalog.text;
 begin
-  if pg_catalog.texteq(pg_catalog.current_setting(v_mark, true), 'y') then return null; end if;
-  v_unused := pg_catalog.set_config(v_mark, 'y', true);
+  if pg_catalog.texteq(pg_catalog.current_setting(v_setting, true), 'y') then return null; end if;
+  v_unused := pg_catalog.set_config(v_setting, 'y', true);
   if pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtextextended(NEW.channel, 7310579632010148197)) then
     if not pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(NEW.channel, 2891336453310961517)) then
       return null;

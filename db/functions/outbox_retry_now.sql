@@ -13,7 +13,7 @@ begin
   if not exists (select from core.outbox_retry_now_many(array[p_event_id], p_retried_by, array[v_occurred_at])) then
     perform core.operated_event('retry_now', p_event_id, v_occurred_at); -- its status has changed in that time
     raise exception 'event %: another session is changing it', p_event_id
-      using errcode = 'SP032', column = 'event_id', hint = 'look at it again';
+      using errcode = 'SP032', column = 'event_id', hint = 'repeat the call in a moment';
   end if;
 end
 $$;

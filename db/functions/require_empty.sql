@@ -8,7 +8,8 @@ begin
   foreach v_table in array p_tables loop
     execute format('lock table %s in access exclusive mode', v_table);
     execute format('select exists (select from %s)', v_table) into v_filled;
-    if v_filled then raise exception '% is not empty: going down would lose its rows', v_table; end if;
+    if v_filled then raise exception '% has rows, which going down would lose', v_table
+      using hint = 'copy or delete them, then repeat `workers migrate down`'; end if;
   end loop;
 end
 $$;

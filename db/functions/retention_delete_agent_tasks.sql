@@ -1,9 +1,8 @@
 -- platform.retention_delete_agent_tasks(p_after, p_limit) deletes finished tasks whose retain_until has passed, among
 -- the next p_limit by primary key. A task that is not finished stays. A step of core.retention_sweep. Writes
 -- platform.agent_tasks.
-create function platform.retention_delete_agent_tasks(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function platform.retention_delete_agent_tasks(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
   v_ids uuid[];

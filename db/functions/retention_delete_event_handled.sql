@@ -1,9 +1,8 @@
 -- core.retention_delete_event_handled(p_after, p_limit) deletes handled keys whose tombstone is past the grace, by its
 -- time. A key that an event carries again (core.key_in_outbox) loses its tombstone instead. A step of
 -- core.retention_sweep. Writes core.event_handled; reads core.outbox.
-create function core.retention_delete_event_handled(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_delete_event_handled(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_over constant timestamptz := (core.retention_window('event_handled')).grace_over;
   v_rows tid[];

@@ -1,8 +1,7 @@
 -- core.retention_delete_operator_actions(p_after, p_limit) deletes operators' actions whose tombstone is past the
 -- grace, among the next p_limit by primary key. A step of core.retention_sweep. Writes core.operator_actions.
-create function core.retention_delete_operator_actions(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_delete_operator_actions(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_over constant timestamptz := (core.retention_window('operator_action')).grace_over;
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');

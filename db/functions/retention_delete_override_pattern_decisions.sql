@@ -1,9 +1,8 @@
 -- platform.retention_delete_override_pattern_decisions(p_after, p_limit) deletes counted ids that are older than
 -- handled keys are kept, with their grace, among the next p_limit by decision. A step of core.retention_sweep. Writes
 -- platform.override_pattern_decisions.
-create function platform.retention_delete_override_pattern_decisions(p_after text[],
-  p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile as $$
+create function platform.retention_delete_override_pattern_decisions(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_gone constant timestamptz := (core.retention_window('event_handled')).gone;
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');

@@ -1,9 +1,8 @@
 -- core.retention_tombstone_event_handled(p_after, p_limit) tombstones the expired keys (core.event_handled_expired)
 -- among the next p_limit by primary key. A tombstone forgets nothing: handlers find the key taken until it is deleted.
 -- A step of core.retention_sweep. Writes core.event_handled; reads core.outbox.
-create function core.retention_tombstone_event_handled(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_tombstone_event_handled(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_expired constant timestamptz := (core.retention_window('event_handled')).expired;
   v_handlers text[];

@@ -1,8 +1,7 @@
 -- core.retention_tombstone_operator_actions(p_after, p_limit) tombstones operators' actions that are expired, by their
 -- time. A step of core.retention_sweep. Writes core.operator_actions.
-create function core.retention_tombstone_operator_actions(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_tombstone_operator_actions(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_expired constant timestamptz := (core.retention_window('operator_action')).expired;
 begin

@@ -1,8 +1,7 @@
 -- core.retention_tombstone_outbox(p_after, p_limit) tombstones the expired events (core.outbox_expired) among the next
 -- p_limit by primary key. A step of core.retention_sweep. Writes core.outbox.
-create function core.retention_tombstone_outbox(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_tombstone_outbox(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_window constant record := core.retention_window('outbox_row');
   v_after_id constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');

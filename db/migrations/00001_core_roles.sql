@@ -77,7 +77,7 @@ create schema core authorization spectral_owner;
 set local role spectral_owner;
 alter default privileges for role spectral_owner revoke execute on functions from public;
 -- `make generate` writes the edition: a hash of these migrations
-comment on schema core is 'The event substrate: outbox, dedup log, deployment generations. Edition 66f8e6abba897951';
+comment on schema core is 'The event substrate: outbox, dedup log, deployment generations. Edition 1e6854f1b71cb0c5';
 grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
 
 -- +goose StatementBegin
@@ -89,7 +89,8 @@ begin
   foreach v_table in array p_tables loop
     execute format('lock table %s in access exclusive mode', v_table);
     execute format('select exists (select from %s)', v_table) into v_filled;
-    if v_filled then raise exception '% is not empty: going down would lose its rows', v_table; end if;
+    if v_filled then raise exception '% has rows, which going down would lose', v_table
+      using hint = 'copy or delete them, then repeat `workers migrate down`'; end if;
   end loop;
 end
 $$;

@@ -12,7 +12,7 @@ create table core.deployments (
   draining_at timestamptz null,
   closed_at timestamptz null,
   closed_xid xid8 null,
-  closed_mark xid8 null,
+  closed_bound xid8 null,
   retired_at timestamptz null,
   constraint deployments_pk primary key (generation),
   constraint deployments_generation_positive check (generation between 1 and 999999999999),
@@ -21,7 +21,7 @@ create table core.deployments (
 comment on table core.deployments is 'Deployment generations: live, draining or retired.';
 comment on column core.deployments.closed_at is 'since when it takes no events: it is being retired';
 comment on column core.deployments.closed_xid is 'the transaction that closed it';
-comment on column core.deployments.closed_mark is 'transactions that published into it before it closed have lower ids';
+comment on column core.deployments.closed_bound is 'transactions that published into it before have lower ids';
 grant select on core.deployments to spectral_worker, spectral_operator;
 
 -- The event types that may be published, as the contracts in the code declare them. Written by

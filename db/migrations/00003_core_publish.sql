@@ -2,15 +2,14 @@
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
-
 -- +goose StatementBegin
 create function core.outbox_notify() returns trigger language plpgsql volatile as $$
 declare
-  v_mark constant pg_catalog.text := pg_catalog.concat('spectral.notified_', NEW.channel);
+  v_setting constant pg_catalog.text := pg_catalog.concat('spectral.notified_', NEW.channel);
   v_unused pg_catalog.text;
 begin
-  if pg_catalog.texteq(pg_catalog.current_setting(v_mark, true), 'y') then return null; end if;
-  v_unused := pg_catalog.set_config(v_mark, 'y', true);
+  if pg_catalog.texteq(pg_catalog.current_setting(v_setting, true), 'y') then return null; end if;
+  v_unused := pg_catalog.set_config(v_setting, 'y', true);
   if pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtextextended(NEW.channel, 7310579632010148197)) then
     if not pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(NEW.channel, 2891336453310961517)) then
       return null;
@@ -44,6 +43,12 @@ begin
   end;
   return v_passed;
 end
+$$;
+create function core.generation_hint() returns text language sql stable as $$
+  select coalesce((select format('start the workers of a new generation, or make the newest live again: '
+    '`workers generation register %1$s`, or: select core.generation_register(%1$s, null);', max(d.generation))
+    from core.deployments d where d.status = 'draining' having count(*) > 0),
+    'start a worker: it registers its generation')
 $$;
 create function core.consumes(p_generation bigint, p_consumed_in jsonb, p_consumed boolean) returns boolean
 language sql immutable as $$
@@ -100,9 +105,8 @@ language sql stable as $$
 $$;
 create function core.outbox_insert(p_position integer, p_event_id uuid, p_event_type text, p_event_version integer,
   p_occurred_at timestamptz, p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
-  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text,
-  p_content_class text) returns uuid
-language plpgsql volatile as $$
+  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text)
+returns uuid language plpgsql volatile as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
@@ -257,21 +261,20 @@ begin
     end if;
   end if;
   if v_generation is null and p_generation is null then
-    perform core.refuse('SP019', 'generation', 'none is live', 'null',
-      'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);', p_position);
+    perform core.refuse('SP019', 'generation', 'none is live', 'null', core.generation_hint(), p_position);
   end if;
   if v_generation is null or v_status = 'retired' then
     perform core.refuse('SP019', 'generation', format('%s is %s', p_generation, coalesce(v_status, 'not registered')),
       p_generation::text,
       case when v_status = 'retired' then 'it takes no more events: publish into a live one (null: the highest)'
-      else format('start a worker of that generation, or: select core.generation_register(%s, '
-        'null); null publishes into the highest live one', p_generation) end, p_position);
+      else format('start a worker of that generation, or: select core.generation_register(%s, null); null publishes '
+        'into the highest live one', p_generation) end, p_position);
   end if;
   if v_closed_at is not null then
     perform core.refuse('SP019', 'generation', format('%s is being retired', v_generation),
       coalesce(p_generation::text, 'null'),
-      format('publish into a live one (null: the highest); to take events again: select core.generation_register(%s, '
-        'null);', v_generation), p_position);
+      format('publish into a live one (null: the highest); to take events again: `workers generation register %s`',
+        v_generation), p_position);
   end if;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform from core.deployments d where d.generation = v_generation for share;
@@ -494,6 +497,6 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop trigger outbox_notify on core.outbox;
-drop function core.outbox_notify, core.outbox_barrier, core.consumes, core.unconsumed, core.shown, core.refuse,
-  core.payload_violations, core.outbox_insert,
-  core.outbox_publish, core.outbox_publish_many, core.event_types_register, core.prior_replays, core.outbox_failures;
+drop function core.outbox_notify, core.outbox_barrier, core.generation_hint, core.consumes, core.unconsumed,
+  core.shown, core.refuse, core.payload_violations, core.outbox_insert, core.outbox_publish,
+  core.outbox_publish_many, core.event_types_register, core.prior_replays, core.outbox_failures;

@@ -2,7 +2,6 @@
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
-
 -- +goose StatementBegin
 create function core.lease_holds(p_claimed_at timestamptz, p_lease_seconds double precision) returns boolean
 language sql volatile

@@ -2,7 +2,6 @@
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
-
 -- +goose StatementBegin
 create function core.generation_announce(p_generation bigint) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
@@ -30,7 +29,7 @@ declare
   v_status constant text := core.generation_announce(p_generation);
 begin
   update core.deployments d
-  set status = 'live', draining_at = null, closed_at = null, closed_xid = null, closed_mark = null
+  set status = 'live', draining_at = null, closed_at = null, closed_xid = null, closed_bound = null
   where d.generation = p_generation and d.status = 'draining';
   if found or v_new then
     perform core.operator_action('generation_register', p_registered_by, p_generation => p_generation,
@@ -52,8 +51,7 @@ begin
         case when p_generation is null then 'none' else coalesce(v_status, 'not registered') end
       using errcode = 'SP019', column = 'generation',
             hint = coalesce('the highest live one is ' || (select max(d.generation) from core.deployments d
-              where d.status = 'live'),
-              'none is live: start a worker, or select core.generation_register(1, null)');
+              where d.status = 'live'), 'none is live: ' || core.generation_hint());
   end if;
 end
 $$;
@@ -71,7 +69,7 @@ begin
       raise exception 'generation: % is the only live one', p_generation
         using errcode = 'SP041', column = 'generation',
               detail = 'without a live one, publishing from SQL that names no generation is refused (SP019)',
-              hint = 'start the workers of the next generation first, or pass p_force => true';
+              hint = 'start the workers of the next generation first, or force it: --force, or p_force => true';
     end if;
     update core.deployments d set status = 'draining', draining_at = clock_timestamp()
       where d.generation = p_generation;
@@ -92,7 +90,7 @@ begin
     return 'draining';
   end if;
   raise exception 'generation: % is %', coalesce(p_generation::text, 'null'), coalesce(v_status, 'not registered')
-    using errcode = 'SP019', column = 'generation', hint = 'select generation, status from core.deployments';
+    using errcode = 'SP019', column = 'generation', hint = '`workers generation status` lists them';
 end
 $$;
 create function core.generation_left(p_generation bigint) returns text
@@ -108,7 +106,7 @@ language sql volatile set enable_seqscan = off set enable_bitmapscan = off set e
        (select count(*) as in_flight from core.outbox o
         where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null) as f
 $$;
-create function core.transactions_below(p_mark xid8) returns text language sql volatile as $$
+create function core.transactions_below(p_below xid8) returns text language sql volatile as $$
   select count(*) || case count(*) when 1 then ' transaction (' else ' transactions (' end
          || string_agg(t.who, ', ' order by t.oldest desc, t.who) filter (where t.n <= 5) || case when count(*) > 5
            then ', ...)' else ')' end
@@ -119,7 +117,7 @@ create function core.transactions_below(p_mark xid8) returns text language sql v
                  || coalesce(' since ' || to_char(a.xact_start at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), ''),
                  'a prepared one') as who from pg_locks l left join pg_stat_activity a on a.pid = l.pid
         where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted
-          and age(l.transactionid) > age(p_mark::xid)
+          and age(l.transactionid) > age(p_below::xid)
         group by l.virtualtransaction, l.pid, a.usename, a.application_name, a.datname, a.xact_start) as t
   having count(*) > 0
 $$;
@@ -130,7 +128,7 @@ declare
   v_deployment core.deployments;
   v_left text;
   v_over boolean;
-  v_mark xid8;
+  v_bound xid8;
   v_paused text[];
 begin
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
@@ -145,34 +143,37 @@ begin
   end;
   if v_deployment.generation is null then
     raise exception 'generation: % is not registered', coalesce(p_generation::text, 'null')
-      using errcode = 'SP019', column = 'generation', hint = 'select generation, status from core.deployments';
+      using errcode = 'SP019', column = 'generation', hint = '`workers generation status` lists them';
   elsif v_deployment.status = 'retired' then
     return 'retired';
   elsif v_deployment.status <> 'draining' then
     raise exception 'generation: % is %', p_generation, v_deployment.status
       using errcode = 'SP040', column = 'generation',
-            hint = format('only a draining one is retired: select core.generation_drain(%s);', p_generation);
+            hint = case when exists (select from core.deployments d where d.status = 'live'
+                and d.generation <> p_generation) then '' else 'start the workers of the next generation; then ' end
+              || format('drain it first: `workers generation drain %1$s`, or: select core.generation_drain(%1$s);',
+                p_generation);
   end if;
   if v_deployment.closed_at is null then
     v_left := core.generation_left(p_generation);
     if v_left is not null then return 'not empty: ' || v_left; end if;
-    update core.deployments d set closed_at = clock_timestamp(), closed_xid = pg_current_xact_id(), closed_mark = null
+    update core.deployments d set closed_at = clock_timestamp(), closed_xid = pg_current_xact_id(), closed_bound = null
     where d.generation = p_generation;
     perform core.operator_action('generation_close', p_retired_by, p_generation => p_generation);
     return 'closing: publishing into it is refused from now on; call again';
   elsif v_deployment.closed_xid = pg_current_xact_id() then
     return 'closing: commit, and call again';
   end if;
-  v_mark := v_deployment.closed_mark;
-  if v_mark is null or v_mark > pg_current_xact_id() then
+  v_bound := v_deployment.closed_bound;
+  if v_bound is null or v_bound > pg_current_xact_id() then
     if v_old_id then return 'waiting: commit, and call again'; end if;
-    v_mark := pg_current_xact_id();
-    update core.deployments d set closed_mark = v_mark where d.generation = p_generation;
+    v_bound := pg_current_xact_id();
+    update core.deployments d set closed_bound = v_bound where d.generation = p_generation;
   end if;
-  v_over := pg_snapshot_xmin(pg_current_snapshot()) >= v_mark;
+  v_over := pg_snapshot_xmin(pg_current_snapshot()) >= v_bound;
   v_left := core.generation_left(p_generation);
   if v_left is not null then
-    update core.deployments d set closed_at = null, closed_xid = null, closed_mark = null
+    update core.deployments d set closed_at = null, closed_xid = null, closed_bound = null
       where d.generation = p_generation;
     perform core.operator_action('generation_reopen', p_retired_by, p_generation => p_generation,
       p_details => jsonb_build_object('left', v_left));
@@ -180,7 +181,7 @@ begin
   elsif not v_over then
     return format('waiting: for %s that may have published into it before it was closed %s s ago; unrelated ones '
       'cannot be told apart',
-      coalesce(core.transactions_below(v_mark), 'transactions'),
+      coalesce(core.transactions_below(v_bound), 'transactions'),
         extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;
   update core.deployments d set status = 'retired', retired_at = clock_timestamp() where d.generation = p_generation;
@@ -281,15 +282,15 @@ declare
   v_status text;
 begin
   if p_from = p_to then
-    raise exception 'to: is generation % as well', p_to using errcode = 'SP042', column = 'to',
-      hint = 'adopt into another generation';
+    raise exception 'to: must be another generation than %', p_to using errcode = 'SP042', column = 'to',
+      hint = '`workers generation status` lists them';
   end if;
   perform core.generation_open(p_to, p_keep);
   select d.status into v_status from core.deployments d where d.generation = p_from;
   if v_status is null and not exists
       (select from core.outbox o where o.generation = p_from and o.status = 'pending' and o.deleted_at is null) then
     raise exception 'from: generation % is not registered, and has no pending events', coalesce(p_from::text, 'null')
-      using errcode = 'SP019', column = 'from', hint = 'select generation, status from core.generation_status()';
+      using errcode = 'SP019', column = 'from', hint = '`workers generation status` lists them';
   end if;
   return coalesce(v_status, 'unknown');
 end
@@ -345,7 +346,7 @@ begin
   end if;
   if core.adoption_check(p_from, p_to, true) = 'live' then
     raise warning 'from: generation % is live: its workers compete for its events, and more may come', p_from
-      using hint = format('select core.generation_drain(%s);', p_from);
+      using hint = format('`workers generation drain %1$s`, or: select core.generation_drain(%1$s);', p_from);
   end if;
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);

@@ -126,9 +126,8 @@ begin
   return next;
 end
 $$;
-create function core.retention_tombstone_outbox(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_tombstone_outbox(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_window constant record := core.retention_window('outbox_row');
   v_after_id constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
@@ -157,9 +156,8 @@ begin
   return next;
 end
 $$;
-create function core.retention_delete_event_handled(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_delete_event_handled(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_over constant timestamptz := (core.retention_window('event_handled')).grace_over;
   v_rows tid[];
@@ -177,9 +175,8 @@ begin
   return next;
 end
 $$;
-create function core.retention_tombstone_event_handled(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_tombstone_event_handled(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_expired constant timestamptz := (core.retention_window('event_handled')).expired;
   v_handlers text[];
@@ -200,9 +197,8 @@ begin
   return next;
 end
 $$;
-create function core.retention_delete_operator_actions(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_delete_operator_actions(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_over constant timestamptz := (core.retention_window('operator_action')).grace_over;
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
@@ -217,9 +213,8 @@ begin
   return next;
 end
 $$;
-create function core.retention_tombstone_operator_actions(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function core.retention_tombstone_operator_actions(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_expired constant timestamptz := (core.retention_window('operator_action')).expired;
 begin

@@ -298,9 +298,8 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
-create function platform.retention_delete_agent_tasks(p_after text[], p_limit integer) returns table (rows bigint,
-  next text[])
-language plpgsql volatile as $$
+create function platform.retention_delete_agent_tasks(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
   v_ids uuid[];
@@ -318,9 +317,8 @@ begin
   return next;
 end
 $$;
-create function platform.retention_delete_override_pattern_decisions(p_after text[],
-  p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile as $$
+create function platform.retention_delete_override_pattern_decisions(p_after text[], p_limit integer)
+returns table (rows bigint, next text[]) language plpgsql volatile as $$
 declare
   v_gone constant timestamptz := (core.retention_window('event_handled')).gone;
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');

@@ -70,11 +70,11 @@ func TestDrain(t *testing.T) {
 		line{"worlds", publishInto("null"), "SP019 generation"},
 		line{"", acted, `generation_register ann 3 {}; generation_drain ann 3 {}; generation_drain ann 1 {"forced": true}`},
 		// hints name what an operator may call
-		line{"worlds", publishInto("null"), "SP019 generation ~ core.generation_register(1, null)"},
+		line{"worlds", publishInto("null"), "SP019 generation ~ workers generation register 3"},
 		line{"worlds", publishInto(99), "SP019 generation ~ core.generation_register(99, null)"},
 		line{"worlds", publishInto(2), "SP019 generation ~ publish into a live one"},
 		line{"operator", "select core.event_type_pause('{card}', 99)",
-			"SP019 generation ~ core.generation_register(1, null)"},
+			"SP019 generation ~ workers generation register 3"},
 	)
 	d.same(t, "operator", "SP019 generation", "select core.generation_drain(2)", "select core.generation_drain(99)",
 		"select core.generation_drain(null)")
@@ -267,7 +267,7 @@ func TestRetire(t *testing.T) {
 func TestRetireOnARestoredDump(t *testing.T) {
 	d := draining(t)
 	d.retires(t, "closing")
-	exec(t, d.admin, "update core.deployments set closed_mark = '1000000000000', closed_xid = '999999999999' where "+
+	exec(t, d.admin, "update core.deployments set closed_bound = '1000000000000', closed_xid = '999999999999' where "+
 		"generation = 3")
 	d.retires(t, "retired")
 }

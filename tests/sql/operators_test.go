@@ -305,7 +305,7 @@ func TestDiscardRefuses(t *testing.T) {
 		{"undiscard('{77}', 'anna')", "SP031 event_id ~ not in core.outbox"},
 		{"undiscard('{1}', 'anna')", "SP034 event_id ~ is not discarded, it is failed"},
 		{"undiscard('{2}', 'anna')", "SP034 event_id ~ it is pending"},
-		{"undiscard('{5}', 'anna')", "SP033 event_id ~ not discarded by an operator"},
+		{"undiscard('{5}', 'anna')", "SP033 event_id ~ past its retention"},
 		{"undiscard('{7}', 'anna')", "SP033 event_id ~ 7 days"}, {"undiscard('{6}', ' ')", "SP030 acted_by ~ blank"},
 		{"undiscard('{8}', 'anna')", "SP035 event_id ~ occurred_at"},
 	} {
