@@ -1,6 +1,6 @@
 # `make` lists the targets. Times are for 2 cores with warm module and build caches.
 
-# The tools have a module of their own. Built without cgo they need no C compiler, and less time.
+# The tools have a separate module. Built without cgo they need no C compiler, and less time.
 tool := CGO_ENABLED=0 go tool -modfile=tools/go.mod
 tags := heavy,sqlc
 
@@ -43,7 +43,7 @@ lint: ## run golangci-lint (10 s; 1 min the first time)
 fmt: ## format the Go code (10 s)
 	$(tool) golangci-lint fmt
 
-# The functions come first, by a program of its own: the tests do not compile before sqlc has written the queries.
+# The functions come first, by a separate program: the tests do not compile before sqlc has written the queries.
 generate: ## write the files that follow from the code and db/ (15 s)
 	go run ./internal/dev functions
 	$(tool) sqlc generate
@@ -53,7 +53,7 @@ verify-generated: ## fail if generate would change anything (20 s)
 	go test ./tests/architecture -tags=sqlc -run '^(TestMigrationsHoldTheFunctions|TestGeneratedQueriesAreCurrent)$$'
 	go test $(goldens)
 
-demo: build ## publish cards and watch them arrive, on a Postgres of its own
+demo: build ## publish cards and watch them arrive, on its own Postgres
 	bin/workers demo
 
 ci: ## run everything that must hold before a change lands (about 11 min)

@@ -17,11 +17,11 @@ begin
        -- the new one, what operators did, what was reaped; the latest first
        window dear as (partition by e.value ? 'omitted'
          order by e.n = jsonb_array_length(v_all) desc, e.value ? 'reaped_at', e.n desc)),
-    judged as
+    marked as
       (select e.value, e.n, e.omitted, not e.omits and e.place <= 99
         and (e.place = 1 or e.bytes <= 262144 - 100) as kept, e.omits from entries e)
     select jsonb_build_array(jsonb_build_object('omitted',
       sum(j.omitted) + count(*) filter (where not j.kept and not j.omits)))
-           || jsonb_agg(j.value order by j.n) filter (where j.kept) from judged j);
+           || jsonb_agg(j.value order by j.n) filter (where j.kept) from marked j);
 end
 $$;

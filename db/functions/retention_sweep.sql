@@ -9,7 +9,7 @@
 -- A call by a member of spectral_operator is recorded in core.operator_actions, once for each p_run, and once a day
 -- without one, and counts as the sweep of core.retention_begin; p_swept_by is a person, or null for the login. Refuses
 -- an unknown step or a limit out of range (SP051), policies that contradict each other (SP050), a blank or too long
--- name (SP030), and an isolation level above READ COMMITTED, which would judge keys by an older snapshot (SP053).
+-- name (SP030), and an isolation level above READ COMMITTED, which would compare keys with an older snapshot (SP053).
 create function core.retention_sweep(p_step text, p_after text[] default null, p_limit integer default 1000,
   p_run uuid default null, p_swept_by text default null) returns table (rows bigint, next text[])
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off

@@ -193,19 +193,6 @@ create index outbox_own_keys on core.outbox (idempotency_key)
   where status <> 'delivered' and idempotency_key <> id::text;
 grant select on core.outbox to spectral_operator;
 
--- It reads one entry of outbox_due for each.
-create view core.pending_types as with recursive pending(generation, event_type) as (
-    (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
-     order by o.generation, o.event_type limit 1)
-    union all
-    select n.* from pending p cross join lateral
-      (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
-         and (o.generation, o.event_type) > (p.generation, p.event_type)
-       order by o.generation, o.event_type limit 1) n)
-  select p.generation, p.event_type from pending p;
-comment on view core.pending_types is 'The generations and types that have pending events.';
-grant select on core.pending_types to spectral_operator;
-
 -- The dedup log: a row says that a handler's transactional effect for a key is committed. Its
 -- primary key is the race-free gate, never a SELECT before it.
 create table core.event_handled (
@@ -252,5 +239,4 @@ begin
 end
 $$;
 -- +goose StatementEnd
-drop view core.pending_types;
 drop table core.event_handled, core.outbox, core.publisher_sources, core.event_types, core.deployments;

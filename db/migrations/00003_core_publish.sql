@@ -303,6 +303,9 @@ begin
      p_trace_context,
      case when v_type.consumed then 'pending' else 'delivered' end, v_now, greatest(p_available_at, v_now),
      case when v_type.consumed then null else v_now end);
+  if not found then
+    raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
+  end if;
   return v_id;
 end
 $$;

@@ -32,6 +32,17 @@ grant select on core.operator_actions to spectral_operator;
 create index operator_actions_acted_at on core.operator_actions (acted_at, id) where deleted_at is null;
 
 -- +goose StatementBegin
+create function core.pending_types() returns table (generation bigint, event_type text) language sql stable as $$
+  with recursive pending(generation, event_type) as (
+    (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
+     order by o.generation, o.event_type limit 1)
+    union all
+    select n.* from pending p cross join lateral
+      (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
+         and (o.generation, o.event_type) > (p.generation, p.event_type)
+       order by o.generation, o.event_type limit 1) n)
+  select p.generation, p.event_type from pending p
+$$;
 create function core.operator_action(p_action text, p_acted_by text, p_event_ids uuid[] default '{}',
   p_generation bigint default null, p_details jsonb default '{}') returns void
 language plpgsql volatile as $$
@@ -60,12 +71,12 @@ begin
        from jsonb_array_elements(v_all) with ordinality as e(value, n)
        window dear as (partition by e.value ? 'omitted'
          order by e.n = jsonb_array_length(v_all) desc, e.value ? 'reaped_at', e.n desc)),
-    judged as
+    marked as
       (select e.value, e.n, e.omitted, not e.omits and e.place <= 99
         and (e.place = 1 or e.bytes <= 262144 - 100) as kept, e.omits from entries e)
     select jsonb_build_array(jsonb_build_object('omitted',
       sum(j.omitted) + count(*) filter (where not j.kept and not j.omits)))
-           || jsonb_agg(j.value order by j.n) filter (where j.kept) from judged j);
+           || jsonb_agg(j.value order by j.n) filter (where j.kept) from marked j);
 end
 $$;
 create function core.handles(p_handler text, p_target text) returns boolean language sql immutable as $$
@@ -527,18 +538,18 @@ begin
 end
 $$;
 -- +goose StatementEnd
-grant execute on function core.tried, core.outbox_replay, core.outbox_replay_many, core.outbox_replay_preview,
-  core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many, core.outbox_undiscard,
-  core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many, core.event_type_pause,
-  core.event_type_resume to spectral_operator;
+grant execute on function core.pending_types, core.tried, core.outbox_replay, core.outbox_replay_many,
+  core.outbox_replay_preview, core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many,
+  core.outbox_undiscard, core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many,
+  core.event_type_pause, core.event_type_resume to spectral_operator;
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
 select core.require_empty('core.operator_actions');
-drop function core.operator_action, core.failure_history_with, core.handles, core.tried, core.operated_event,
-  core.operated_ids, core.operated_rows, core.outbox_replay, core.outbox_replay_many, core.outbox_replay_preview,
-  core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many, core.outbox_undiscard,
-  core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many, core.event_type_pause,
-  core.event_type_resume;
+drop function core.pending_types, core.operator_action, core.failure_history_with, core.handles, core.tried,
+  core.operated_event, core.operated_ids, core.operated_rows, core.outbox_replay, core.outbox_replay_many,
+  core.outbox_replay_preview, core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many,
+  core.outbox_undiscard, core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many,
+  core.event_type_pause, core.event_type_resume;
 drop table core.operator_actions;

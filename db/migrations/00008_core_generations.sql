@@ -351,7 +351,7 @@ begin
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
   v_suspects := core.claim_suspects(null);
-  for v_type in select p.event_type from core.pending_types p
+  for v_type in select p.event_type from core.pending_types() p
     where p.generation = p_from and (p_event_types is null or p.event_type = any (p_event_types)) loop
     for v_row in
       select o.id, o.occurred_at from core.outbox o

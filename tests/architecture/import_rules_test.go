@@ -41,7 +41,7 @@ var importRules = append(adapterRules(), []rule{
 	},
 	{
 		name:   "core",
-		reason: "the substrate serves every context and knows none, nor how it is put together",
+		reason: "the event system serves every context and knows none, nor how it is put together",
 		files:  "internal/core/...",
 		forbid: []string{"spectral/..."},
 		except: []exception{{imports: "spectral/internal/core/..."}},
@@ -104,7 +104,7 @@ var importRules = append(adapterRules(), []rule{
 	},
 	{
 		name:   "command line without SQL",
-		reason: "package operator has the queries of operators; the command line, the doctor and the console share them",
+		reason: "package operator has the queries of operators; the command line and the doctor share them",
 		files:  "internal/app/cli/...",
 		forbid: []string{pgx, sql},
 	},

@@ -64,7 +64,7 @@ func deadlocksOfBatchesCostNoAttempt(b *bundle) {
 	if n := one[int](b, "select sum(n)::int from platform.hot"); n != 2*len(all) {
 		b.Errorf("%d updates", n)
 	}
-	if n := log.count(`"batch undone`); n == 0 {
+	if n := log.count(`"batch rolled back`); n == 0 {
 		b.Error("there was no deadlock")
 	} else {
 		b.Logf("%d batches undone", n)
@@ -105,7 +105,7 @@ func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
 		"1"); n != len(duplicates) {
 		b.Errorf("%d of %d were delivered with one attempt", n, len(duplicates))
 	}
-	if n := log.count(`"batch undone`); n != 0 {
+	if n := log.count(`"batch rolled back`); n != 0 {
 		b.Errorf("%d batches were undone: %s", n, log.text.String())
 	}
 }

@@ -100,7 +100,7 @@ func aRefusedStatementIsRetried(b *bundle) {
 		e := event(1)
 		b.publish(e)
 		l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
-		b.eventually("two refusals", func() bool { return log.count("interrupted, no attempt counted") >= 2 })
+		b.eventually("two refusals", func() bool { return log.count("claim failed and is retried") >= 2 })
 		b.wantNothingHeld()
 		b.exec("grant execute on function core." + function + " to spectral_worker")
 		l.awaitDelivered(1)

@@ -393,6 +393,15 @@ func (d *database) wantStored(t *testing.T, given fields, id string) {
 	}
 }
 
+// A trigger that discards the row must not let a publish report success.
+func TestAnEventThatATriggerDiscardsIsRefused(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, `create function public.discard() returns trigger language plpgsql as 'begin return null; end';
+		create trigger discard before insert on core.outbox for each row execute function public.discard()`)
+	d.run(t, line{"worlds", publishInto(1), "P0001 ~ a trigger on core.outbox discards events"})
+}
+
 // What only a bulk call can get wrong.
 func TestMalformedCalls(t *testing.T) {
 	t.Parallel()

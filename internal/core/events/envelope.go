@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Scope names a bounded context as producer or target of events, or the substrate itself.
+// Scope names a bounded context as producer or target of events, or the event system itself.
 type Scope string
 
 // The scopes an event may come from or be aimed at.

@@ -73,7 +73,7 @@ func (s *ScanIndex) Put(ctx context.Context, workspace uuid.NullUUID, scan domai
 	})
 }
 
-// Search returns the subjects of a workspace whose last scan found something of kind, at most limit, those with most
+// Search returns up to most subjects of a workspace whose last scan found something of kind, those with most
 // occurrences first.
 func (s *ScanIndex) Search(ctx context.Context, workspace uuid.NullUUID, kind string,
 	most int32) ([]domain.FoundIn, error) {

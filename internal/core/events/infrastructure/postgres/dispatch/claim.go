@@ -107,7 +107,7 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 	if result.lost {
 		log.WarnContext(ctx, "connection lost in a batch, no attempt counted", pgtx.LogReason, err.Error())
 	}
-	log.DebugContext(ctx, "batch undone, its rows run one by one")
+	log.DebugContext(ctx, "batch rolled back; its rows run one by one")
 	return nil
 }
 

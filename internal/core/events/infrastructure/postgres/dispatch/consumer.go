@@ -118,7 +118,7 @@ func (c *Consumer) idleTimeout() time.Duration {
 
 // TryLater logs an error that costs no attempt, and waits for delay or until stop is closed.
 func (c *Consumer) TryLater(ctx context.Context, delay time.Duration, stop <-chan struct{}, err error) {
-	c.Log.WarnContext(ctx, "interrupted, no attempt counted",
+	c.Log.WarnContext(ctx, "claim failed and is retried; no attempt counted",
 		append(pgtx.LogError(err), pgtx.LogDelay, delay.Milliseconds())...)
 	pgtx.Pause(ctx, delay, stop)
 }

@@ -23,8 +23,9 @@ import (
 const (
 	// maxFree is how many failures in a row cost no attempt.
 	maxFree = 20
-	// orphanRetries is how often a missing parent row (23503) is retried: order is not promised, so it may still come.
-	orphanRetries = 2
+	// raceRetries is how often a missing parent row (23503) is retried, because order is not promised, and a duplicate
+	// (23505, 23P01), because a check before the insert finds the other row the second time.
+	raceRetries = 2
 )
 
 // Where an error comes from decides what it means. The first three are in the chain of errors of this package's Tx.
@@ -98,8 +99,11 @@ func Classify(err error, earlier int) Failure {
 func postgresDisposition(pg *pgconn.PgError, class string, earlier int) disposition {
 	switch class {
 	case pgtx.ClassIntegrity:
-		if pg.Code == pgerrcode.ForeignKeyViolation && earlier < orphanRetries {
-			return transient
+		switch pg.Code {
+		case pgerrcode.ForeignKeyViolation, pgerrcode.UniqueViolation, pgerrcode.ExclusionViolation:
+			if earlier < raceRetries {
+				return transient
+			}
 		}
 		return terminal
 	case pgtx.ClassSerialization, pgtx.ClassDeadlock, pgtx.ClassConnection, pgtx.ClassSchemaChanged:

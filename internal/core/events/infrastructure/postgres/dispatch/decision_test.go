@@ -120,7 +120,10 @@ func TestPostgresErrorsAreClassified(t *testing.T) {
 		class   string
 		means   disposition
 	}{
-		{"23505", 0, "IntegrityError", terminal},
+		{"23505", 1, "IntegrityError", transient},
+		{"23505", 2, "IntegrityError", terminal},
+		{"23P01", 1, "IntegrityError", transient},
+		{"23514", 0, "IntegrityError", terminal},
 		{"23503", 0, "IntegrityError", transient},
 		{"23503", 1, "IntegrityError", transient},
 		{"23503", 2, "IntegrityError", terminal},

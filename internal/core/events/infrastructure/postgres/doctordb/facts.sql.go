@@ -596,7 +596,7 @@ func (q *Queries) Logins(ctx context.Context, arg LoginsParams) ([]LoginsRow, er
 const misrouted = `-- name: Misrouted :many
 select count(*)::integer as events, k.event_type::text as event_type, k.generation::bigint as generation,
   o.channel::text as channel, x.expected::text as expected
-from core.pending_types k cross join lateral (
+from core.pending_types() k cross join lateral (
   select 'outbox_gen_' || k.generation || coalesce('_' || max(t.class), '') as expected
   from core.event_types t where t.event_type = k.event_type) x cross join lateral (
   select o.channel from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
@@ -723,7 +723,7 @@ select k.generation::bigint as generation, k.event_type::text as event_type,
   coalesce((select max(w.generation) from core.live_workers w join core.deployments p using (generation)
      where w.generation <> k.generation and p.status = 'live' and jsonb_exists(w.handlers, k.event_type)),
     0)::bigint as adopter
-from core.pending_types k cross join lateral (
+from core.pending_types() k cross join lateral (
   select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
     and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() order by k.generation, k.event_type

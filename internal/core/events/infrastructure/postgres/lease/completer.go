@@ -76,7 +76,7 @@ func (c *completer) run() {
 		batch := c.gather(first)
 		err := c.commit(batch, c.limit(1))
 		if err != nil {
-			c.consumer.Log.DebugContext(c.flush, "batch undone, its results are settled one by one",
+			c.consumer.Log.DebugContext(c.flush, "batch rolled back; its results are settled one by one",
 				pgtx.LogRows, len(batch), pgtx.LogErrorClass, dispatch.Classify(err, 0).Class)
 		}
 		for _, r := range batch {
@@ -124,7 +124,7 @@ func (c *completer) settleSingle(ctx context.Context, r *result) error {
 			return err
 		}
 		delay := wait.Next()
-		c.consumer.Log.WarnContext(ctx, "settling interrupted, no attempt counted",
+		c.consumer.Log.WarnContext(ctx, "results could not be settled and are retried; no attempt counted",
 			append(r.lease.logError(err), pgtx.LogDelay, delay.Milliseconds())...)
 		pgtx.Pause(c.flush, delay, nil)
 	}

@@ -171,15 +171,13 @@ func (d *dispatcher) hold(ctx context.Context, found []*lease, err error, limit 
 // drop frees the place of l, and the crash slot if l holds it.
 func (d *dispatcher) drop(ctx context.Context, l *lease) {
 	c, crashed := d.consumer, l.row.Crashes > 0
-	c.Mu.Lock()
-	delete(d.leases, l.row.Token)
-	c.Crashed = c.Crashed || crashed
-	c.Mu.Unlock()
 	if crashed {
 		c.Journal.CrashSlot.Release()
 	}
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
+	delete(d.leases, l.row.Token)
+	c.Crashed = c.Crashed || crashed
 	d.claimMore(ctx)
 }
 
@@ -254,7 +252,7 @@ func (d *dispatcher) releaseAll() {
 	}
 	c.Report(ctx, released)
 	if left := len(all) - len(released); left > 0 {
-		c.Log.WarnContext(ctx, "left in flight: these events are locked or settled; what is not settled is run again "+
-			"when its lease has run out", pgtx.LogRows, left)
+		c.Log.WarnContext(ctx, "leases not released at the stop, because their rows are locked or settled: unsettled "+
+			"events run again when the lease runs out", pgtx.LogRows, left)
 	}
 }

@@ -27,7 +27,7 @@ func (e *execution) run(ctx context.Context) (remains bool) {
 		e.consumer.Log.WarnContext(ctx, "lease lost, or event settled already: this result is dropped",
 			pgtx.LogEventID, e.lease.row.Envelope.EventID, pgtx.LogAttempts, e.lease.row.Attempts+1)
 	case err != nil && !errors.Is(err, errNoTime):
-		e.consumer.Log.WarnContext(ctx, "could not be settled: the event is run again when its lease has run out",
+		e.consumer.Log.WarnContext(ctx, "event could not be settled: it runs again when its lease runs out",
 			e.lease.logError(err)...)
 	}
 	return errors.Is(err, errNoTime)

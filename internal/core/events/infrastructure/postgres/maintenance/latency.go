@@ -29,7 +29,7 @@ func (s *LatencySampler) Run(ctx context.Context) {
 			return err
 		})
 		if err != nil && ctx.Err() == nil && !failed {
-			s.Log.WarnContext(ctx, "how long events wait is not being measured", pgtx.LogError(err)...)
+			s.Log.WarnContext(ctx, "delivery latency was not sampled; it is tried again every minute", pgtx.LogError(err)...)
 		}
 		failed = err != nil
 	})

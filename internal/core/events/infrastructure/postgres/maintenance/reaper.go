@@ -105,9 +105,10 @@ func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow) {
 	case row.Failed:
 		log.ErrorContext(ctx, "event failed: its workers crashed", pgtx.LogSee, pgtx.ShowCommand(row.EventID))
 	case row.Reaped:
-		log.WarnContext(ctx, "a dead worker held it: the event is pending again")
+		log.WarnContext(ctx, "event of a dead worker is pending again")
 	case !r.unwritable[row.EventID]:
-		log.ErrorContext(ctx, "a dead worker held it, and its row cannot be written: the event stays as it is")
+		log.ErrorContext(ctx, "event of a dead worker cannot be made pending again: its row cannot be written",
+			pgtx.LogSee, pgtx.ShowCommand(row.EventID))
 	}
 	if row.Reaped {
 		delete(r.unwritable, row.EventID)

@@ -1,5 +1,5 @@
-// Package operator has what operators do with the events of core.outbox, and what they look at. The command line, the
-// doctor and the console share it. It acts as the database role spectral_operator; its SQL functions write each change
+// Package operator has what operators do with the events of core.outbox, and what they look at. The command line
+// and the doctor share it. It acts as the database role spectral_operator; its SQL functions write each change
 // to core.operator_actions themselves. A call that they refuse returns a [*RefusedError], which says what to do.
 //
 //	client.go       Client: one transaction as an operator

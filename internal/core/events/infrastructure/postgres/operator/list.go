@@ -228,7 +228,7 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 	ordered := fmt.Sprintf(" order by %s limit %d", order, limit)
 	from := "core.outbox o where " + w.all() + ordered
 	if b.name == "pending" { // the index is in order only within a generation and type
-		from = "core.pending_types k cross join lateral (select o.* from core.outbox o where o.generation = k.generation " +
+		from = "core.pending_types() k cross join lateral (select o.* from core.outbox o where o.generation = k.generation " +
 			"and o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
 	}
 	return "(select " + displayed + ", '" + b.name + "' as branch, " + key + " as key, " + place +

@@ -48,7 +48,7 @@ const (
 	SelfTestSend     = 3 * time.Second        // bounds sending the test's notification
 	SelfTestArrive   = 3 * time.Second        // bounds waiting for it
 	// ListenIdleTimeout is when the server ends a listen connection that is silent: its process is frozen, and would hold
-	// back everybody's notification queue.
+	// back the server's notification queue.
 	ListenIdleTimeout = time.Minute
 
 	// Stopping.
