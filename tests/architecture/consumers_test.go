@@ -22,9 +22,7 @@ import (
 func TestConsumers(t *testing.T) {
 	t.Parallel()
 	contracts, err := app.Contracts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	report(t, checkConsumers(app.ConsumerBuilders(), contracts))
 }
 
@@ -135,9 +133,7 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 		{nil, []events.Contract{contract("a.b", nil)}, []string{"a.b version 1 has no consumer"}},
 	} {
 		set, err := events.NewContracts(c.contracts...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		expect(t, checkConsumers(c.builders, set), c.want)
 	}
 }
@@ -151,9 +147,7 @@ func TestHandlersAreInTheContextOfTheirName(t *testing.T) {
 		}
 	}
 	problems, err := checkHandlerHomes(tree(), registered)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	report(t, problems)
 }
 
@@ -247,9 +241,7 @@ const CName = "platform.c"
 `)},
 	}
 	problems, err := checkHandlerHomes(small, []string{"worlds.a", "platform.b", "worlds.gone"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	expect(t, problems, []string{"c.go has handler platform.c, which no builder",
 		"a.go names a handler platform.b: it would run as the role of another context",
 		"handler worlds.gone is registered, but internal/worlds/infrastructure/events has no constant"})
@@ -260,20 +252,14 @@ const CName = "platform.c"
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	contracts, err := app.Contracts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	golden := filepath.Join("testdata", "topology.txt")
 	got := topology(app.ConsumerBuilders(), contracts)
 	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(golden, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got != string(want) {
 		t.Errorf("the topology is no longer what %s says. If that is meant, run `make generate`. It is now:\n%s", golden, got)
 	}

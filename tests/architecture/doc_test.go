@@ -36,6 +36,13 @@ const root = "../.."
 
 func tree() fs.FS { return os.DirFS(root) }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // goFiles lists the Go files of the module in tree with any build constraints. It skips test data, hidden folders and
 // nested modules.
 func goFiles(tree fs.FS) ([]string, error) {
@@ -66,9 +73,7 @@ func goFiles(tree fs.FS) ([]string, error) {
 func TestContextsAreTheFoldersOfInternal(t *testing.T) {
 	t.Parallel()
 	entries, err := fs.ReadDir(tree(), "internal")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var found []string
 	for _, e := range entries {
 		if e.IsDir() && !slices.Contains([]string{"app", "core", "dev"}, e.Name()) {

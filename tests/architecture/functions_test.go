@@ -15,9 +15,7 @@ import (
 func TestMigrationsHoldTheFunctions(t *testing.T) {
 	t.Parallel()
 	if *update {
-		if err := db.WriteMigrations("../../db"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.WriteMigrations("../../db"))
 	}
 	sources, err := filepath.Glob("../../db/functions/*.sql")
 	if err != nil || len(sources) == 0 {
@@ -25,18 +23,12 @@ func TestMigrationsHoldTheFunctions(t *testing.T) {
 	}
 	places := map[string]int{}
 	migrations, err := filepath.Glob("../../db/migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	edition, err := db.Edition(os.DirFS("../../db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, file := range migrations {
 		have, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want := db.WriteFunctions(string(have), func(name string) string {
 			places[name]++
 			source, err := os.ReadFile("../../db/functions/" + name + ".sql")
@@ -55,9 +47,7 @@ func TestMigrationsHoldTheFunctions(t *testing.T) {
 	for _, source := range sources {
 		name := strings.TrimSuffix(filepath.Base(source), ".sql")
 		text, err := os.ReadFile(source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if defined := definesFunction.FindAllStringSubmatch(string(text), -1); len(defined) != 1 || defined[0][1] != name {
 			t.Errorf("%s must define the function %s, and no other", source, name)
 		}

@@ -17,9 +17,7 @@ import (
 func TestImports(t *testing.T) {
 	t.Parallel()
 	imports, err := readImports(tree())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	violations, stale := checkImports(imports, importRules)
 	for _, v := range violations {
 		t.Error(v)
@@ -236,9 +234,7 @@ func TestImportRulesReport(t *testing.T) {
 	broken := make(map[string]bool)
 	for _, c := range cases {
 		imports, err := readImports(fstest.MapFS{c.file: goSource("package a", c.imported)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		violations, _ := checkImports(imports, importRules)
 		var got []string
 		for _, v := range violations {
@@ -262,9 +258,7 @@ func TestStaleImportRulesAreReported(t *testing.T) {
 		"internal/worlds/domain/a.go": goSource("package domain", "github.com/google/uuid"),
 		"internal/app/a.go":           goSource("package app", "spectral/internal/worlds/domain", "go.uber.org/fx"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, stale := checkImports(imports, []rule{
 		{
 			name: "all of it in use", files: "...",
@@ -289,9 +283,7 @@ func TestImportsAreReadFromEveryFileOfTheModule(t *testing.T) {
 		tree[name] = goSource("//go:build never\n\npackage a", "x")
 	}
 	imports, err := readImports(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var files []string
 	for _, f := range imports {
 		files = append(files, f.file+strings.Join(f.imports, ""))

@@ -15,9 +15,7 @@ func TestTimeLimitsAreInOneFile(t *testing.T) {
 	t.Parallel()
 	tree := tree()
 	files, err := goFiles(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	units := []string{"Microsecond", "Millisecond", "Second", "Minute", "Hour"}
 	found := false
 	for _, name := range files {
@@ -26,14 +24,10 @@ func TestTimeLimitsAreInOneFile(t *testing.T) {
 			continue
 		}
 		source, err := fs.ReadFile(tree, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		fileSet := token.NewFileSet()
 		parsed, err := parser.ParseFile(fileSet, name, source, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ast.Inspect(parsed, func(n ast.Node) bool {
 			unit, ok := n.(*ast.SelectorExpr)
 			if !ok {

@@ -20,9 +20,7 @@ var queryMethods = []string{"Query", "QueryRow", "Exec", "SendBatch", "CopyFrom"
 func TestCommandLineAndDoctorRunNoSQL(t *testing.T) {
 	t.Parallel()
 	found, err := sqlCalls(tree())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, call := range found {
 		t.Errorf("%s: move the query to package operator", call)
 	}

@@ -17,9 +17,7 @@ import (
 func TestPackageDocs(t *testing.T) {
 	t.Parallel()
 	problems, err := checkPackageDocs(tree())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	report(t, problems)
 }
 
@@ -153,9 +151,7 @@ func TestPackageDocProblemsAreReported(t *testing.T) {
 			small["a/"+name] = &fstest.MapFile{Data: []byte(text + "\n")}
 		}
 		problems, err := checkPackageDocs(small)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := strings.Join(problems, "\n"); !strings.Contains(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("of %q reported %q, want %q", c.files, got, c.want)
 		}

@@ -27,9 +27,7 @@ func TestGeneratedQueriesAreCurrent(t *testing.T) {
 		t.Fatalf("sqlc generate: %v\n%s", err, output)
 	}
 	config, err := readSQLC(tree())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, block := range config.SQL {
 		out := block.Gen.Go.Out
 		committed, current := generatedFiles(t, tree(), out), generatedFiles(t, os.DirFS(folder), out)
@@ -69,9 +67,7 @@ func TestQueriesOnAnotherContextsTableDoNotGenerate(t *testing.T) {
 	file := func(from, table string) string { return "db/queries/" + from + "/count_" + table + ".sql" }
 	for _, q := range queries {
 		text := fmt.Sprintf("-- name: Count%x :one\nselect count(*) from %s;\n", q.table, q.table)
-		if err := os.WriteFile(filepath.Join(folder, file(q.from, q.table)), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(folder, file(q.from, q.table)), []byte(text), 0o600))
 	}
 	output, err := generate(t, folder)
 	if err == nil {
@@ -93,19 +89,11 @@ func sqlcInput(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
 	database, err := fs.Sub(tree(), "db")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(filepath.Join(folder, "db"), database); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.CopyFS(filepath.Join(folder, "db"), database))
 	config, err := fs.ReadFile(tree(), "sqlc.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "sqlc.yaml"), config, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(folder, "sqlc.yaml"), config, 0o600))
 	return folder
 }
 
@@ -124,19 +112,13 @@ func generate(t *testing.T, folder string) (string, error) {
 func generatedFiles(t *testing.T, tree fs.FS, folder string) map[string][]byte {
 	t.Helper()
 	names, err := fs.Glob(tree, path.Join(folder, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files := make(map[string][]byte)
 	for _, name := range names {
 		text, err := fs.ReadFile(tree, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parsed, err := parser.ParseFile(token.NewFileSet(), name, text, parser.PackageClauseOnly|parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if ast.IsGenerated(parsed) {
 			files[path.Base(name)] = text
 		}

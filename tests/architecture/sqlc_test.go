@@ -18,9 +18,7 @@ import (
 func TestSQLCOwnership(t *testing.T) {
 	t.Parallel()
 	problems, err := checkSQLC(tree())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	report(t, problems)
 }
 
@@ -241,9 +239,7 @@ sql:
 		t.Run(name, func(t *testing.T) {
 			c.change(small)
 			problems, err := checkSQLC(small)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			expect(t, problems, c.want)
 		})
 	}

@@ -95,9 +95,7 @@ var allowedWords = []struct{ file, word, reason string }{
 func TestWords(t *testing.T) {
 	t.Parallel()
 	problems, err := checkWords(tree())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range problems {
 		t.Error(p)
 	}
@@ -246,9 +244,7 @@ func TestWordProblemsAreReported(t *testing.T) {
 		"h.md":          {Data: []byte(long + "\n```\n" + long + "\n```\n<!-- Write below. -->\n" + long + "\n")},
 	}
 	problems, err := checkWords(small)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	expect(t, problems, []string{
 		`a.go:3: "whoever": write "who" after a noun`,
 		`a.go:6: "mended": write fix, repair`,

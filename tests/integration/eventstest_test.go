@@ -26,9 +26,7 @@ import (
 func TestPublishCardPublishesTheCard(t *testing.T) {
 	t.Parallel()
 	contracts, err := app.Contracts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	recorder := eventstest.NewRecorder(contracts, time.Now)
 	transact := func(_ context.Context, _ uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
 		return recorder.Transact(func(publisherFor events.PublisherFor) error {
@@ -38,9 +36,7 @@ func TestPublishCardPublishesTheCard(t *testing.T) {
 	publishCard := application.PublishCard{Transact: transact, Now: time.Now}
 
 	card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := publishCard.Publish(t.Context(), uuid.NullUUID{}, card); err != nil {
 		t.Fatal(err)
 	}
@@ -53,9 +49,7 @@ func TestPublishCardPublishesTheCard(t *testing.T) {
 	})
 
 	unstorable, err := domain.NewWorldModelCard("mill", "The Tide Mill", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := publishCard.Publish(t.Context(), uuid.NullUUID{}, unstorable); !errors.Is(err, errUnstorable) {
 		t.Fatalf("the card was stored, or: %v", err)
 	}
@@ -89,9 +83,7 @@ func TestPublishedCardReachesPlatform(t *testing.T) {
 
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := publishCard.Publish(t.Context(), workspace, card); err != nil {
 		t.Fatal(err)
 	}
@@ -100,9 +92,7 @@ func TestPublishedCardReachesPlatform(t *testing.T) {
 	var title string
 	err = db.QueryRow(t.Context(), `select title from platform.system_cards
 		where workspace_id = $1 and card_id = 'harbour'`, workspace).Scan(&title)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if title != "The Harbour of Veyra" {
 		t.Errorf("projected with the title %q", title)
 	}

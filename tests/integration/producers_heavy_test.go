@@ -97,9 +97,7 @@ func leaveNoEventBehind(t *testing.T, producers, bursts int, names ...string) {
 					})
 				}
 				burst.Wait()
-				if err := errors.Join(faults...); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(faults...))
 				if c.aborts {
 					b.publish(event(1))
 				}

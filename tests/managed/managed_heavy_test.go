@@ -42,15 +42,20 @@ func TestMain(m *testing.M) {
 
 var versionForm = regexp.MustCompile(`\(PostgreSQL\) ([0-9]+)`)
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // programs returns the folder with the programs of a major version of Postgres.
 func programs(t *testing.T, major int) string {
 	t.Helper()
 	dirs := append(filepath.SplitList(os.Getenv(otherServers)), os.Getenv(app.EnvPostgresBin))
 	for _, layout := range []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"} {
 		found, err := filepath.Glob(layout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		dirs = append(dirs, found...)
 	}
 	for _, dir := range dirs {
@@ -76,9 +81,7 @@ func newCluster(t *testing.T, dir string) *cluster {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
 	t.Cleanup(cancel)
 	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Ephemeral: true, BinDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -96,9 +99,7 @@ func newCluster(t *testing.T, dir string) *cluster {
 func (c *cluster) as(login, database string) string {
 	c.Helper()
 	u, err := url.Parse(c.server.URL(database))
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 	u.User = url.UserPassword(login, "test")
 	return u.String()
 }
@@ -177,9 +178,7 @@ func (c *cluster) run(at string) (stop func()) {
 		"SPECTRAL_BRIEFINGS_DIR=" + c.TempDir()}
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
-	if err := cmd.Start(); err != nil {
-		c.Fatal(err)
-	}
+	must(c, cmd.Start())
 	stopped := false
 	stop = func() {
 		c.Helper()

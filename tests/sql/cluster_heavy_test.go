@@ -40,9 +40,7 @@ drop index core.operator_actions_more;
 func server(t *testing.T) *embeddedpg.Server {
 	t.Helper()
 	s, err := embeddedpg.Start(deadline(t), embeddedpg.Config{Ephemeral: true, BinDir: os.Getenv(app.EnvPostgresBin)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -111,9 +109,7 @@ func TestAnotherOwnerIsToldWhichGrantItNeeds(t *testing.T) {
 func as(t *testing.T, at, login string) string {
 	t.Helper()
 	u, err := url.Parse(at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.User = url.UserPassword(login, "test")
 	return u.String()
 }
@@ -140,9 +136,7 @@ func TestMigrateBesideAnotherProgram(t *testing.T) {
 			t.Parallel()
 			at := pgtest.NewEmpty(t)
 			exec(t, pgtest.Conn(t, at), before)
-			if err := migrateUp(deadline(t), at); err != nil {
-				t.Fatal(err)
-			}
+			must(t, migrateUp(deadline(t), at))
 			wantSchema(t, at)
 			conn := pgtest.Conn(t, at)
 			if before == others && value[int](t, conn, "select count(*) from public.goose_db_version") != 201 {
@@ -217,9 +211,7 @@ func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
 	finish(t, reader)
 	waitFor(t, watcher, buildWaits)
 	finish(t, snapshot)
-	if err := <-migrated; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-migrated)
 	if !value[bool](t, watcher, hasIndex) {
 		t.Error("the index is not there, or not the new one")
 	}

@@ -111,9 +111,7 @@ func TestFindMatchesWhatTheFilterSays(t *testing.T) {
 	} {
 		counted, err := client.Count(deadline(t), operator.Filter{},
 			operator.Count{By: []operator.Dimension{dimension}, Limit: operator.MaxPageSize, Exactly: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		have := map[string]int64{}
 		for _, g := range counted.Groups {
 			if name := g.Values[dimension]; g.Count > 0 && name == nil {
@@ -184,9 +182,7 @@ func TestManyDeliveredAreEstimated(t *testing.T) {
 	delivered := func(filter operator.Filter) operator.Group {
 		t.Helper()
 		counted, err := client.Count(deadline(t), filter, byStatus)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, g := range counted.Groups {
 			if *g.Values[operator.ByStatus] == string(operator.Delivered) {
 				return g
@@ -306,9 +302,7 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 			cardType, w.handlers)
 	}
 	all, err := d.client(t).Show(deadline(t), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(all) != 2 || all[0].Status != operator.InFlight || all[1].Status != operator.Failed {
 		t.Fatalf("%+v, want both events of that id, by occurred_at", all)
 	}

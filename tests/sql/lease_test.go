@@ -589,9 +589,7 @@ func TestWhatComesBackNotifiesAtCommit(t *testing.T) {
 			if have := b.received(t, d); len(have) > 0 {
 				t.Errorf("it notifies %v before it is committed", have)
 			}
-			if err := tx.Commit(deadline(t)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tx.Commit(deadline(t)))
 			want := map[string]int{"outbox_gen_1": c.notifies - 1, "outbox_gen_1_slow": 1}
 			if have := b.received(t, d); !maps.Equal(have, want) {
 				t.Errorf("it notifies %v, want %v", have, want)

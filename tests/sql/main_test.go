@@ -23,6 +23,13 @@ const testTimeout = 2 * time.Minute
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // deadline is a context that fails whatever still waits after testTimeout.
 func deadline(t testing.TB) context.Context {
 	t.Helper()
@@ -70,9 +77,7 @@ func values[T any](t testing.TB, q querier, sql string, arguments ...any) []T {
 func begin(t testing.TB, conn *pgx.Conn) pgx.Tx {
 	t.Helper()
 	tx, err := conn.Begin(deadline(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
@@ -114,7 +119,5 @@ func diff(want, have string) string {
 
 func finish(t *testing.T, tx pgx.Tx) {
 	t.Helper()
-	if err := tx.Rollback(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(deadline(t)))
 }

@@ -28,14 +28,10 @@ func steps(t testing.TB, more map[string]string) fstest.MapFS {
 	t.Helper()
 	files := fstest.MapFS{}
 	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range names {
 		content, err := fs.ReadFile(db.Migrations, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files[filepath.Base(name)] = &fstest.MapFile{Data: content}
 	}
 	for name, text := range more {
@@ -72,9 +68,7 @@ func waitForTurn(t *testing.T, watcher querier) {
 func migrator(t *testing.T, at string, files fs.FS, log *slog.Logger) *app.Migrator {
 	t.Helper()
 	m, err := app.NewMigratorOf(deadline(t), at, files, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = m.Close() })
 	return m
 }
@@ -223,9 +217,7 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 		"\"title\": \"t\"}')"))
 	waitFor(t, watcher, "select not ("+strings.TrimPrefix(lockWaits("core.outbox"), "select ")+")") // its turn is over
 	finish(t, long)
-	if err := <-migrated; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-migrated)
 	if !strings.Contains(log.String(), "workers doctor snapshots") {
 		t.Errorf("the log of the waiting migrator says %q", log.String())
 	}
@@ -259,9 +251,7 @@ func TestARepairWaitsForMigrators(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
 	m, err := app.NewMigrator(deadline(t), at, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = m.Close() })
 	const key = "(3570158627934010221)" // of the session lock
 	migrating := pgtest.Conn(t, at)
@@ -274,9 +264,7 @@ func TestARepairWaitsForMigrators(t *testing.T) {
 	waitFor(t, pgtest.Conn(t, at), "select exists (select from pg_locks where locktype = 'advisory' and not granted "+
 		"and database = (select oid from pg_database where datname = current_database()))")
 	exec(t, migrating, "select pg_advisory_unlock"+key)
-	if err := <-repaired; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-repaired)
 }
 
 // How long a login's statements may take by default is not how long a worker's first look at the database may.
@@ -303,9 +291,7 @@ func TestTheFirstLookTakesItsTime(t *testing.T) {
 func dump(t testing.TB, at string) string {
 	t.Helper()
 	objects, err := app.ReadSchema(deadline(t), pgtest.Conn(t, at))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return app.WriteSchema(objects)
 }
 
@@ -326,9 +312,7 @@ func TestSchema(t *testing.T) {
 		if !found {
 			t.Fatal("db/schema.txt has no head")
 		}
-		if err := os.WriteFile("../../db/schema.txt", []byte(head+"\n\n"+dump(t, at)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile("../../db/schema.txt", []byte(head+"\n\n"+dump(t, at)), 0o644))
 		return
 	}
 	if schema, _, err := app.Compare(deadline(t), pgtest.Conn(t, at)); err != nil || len(schema) > 0 {
@@ -394,9 +378,7 @@ order by 1`); len(faults) > 0 {
 	}
 	for _, name := range names {
 		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if found := onIDAlone.Find(content); found != nil {
 			t.Errorf("%s relies on the id of an event alone: %s", name, found)
 		}

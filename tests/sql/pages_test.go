@@ -12,9 +12,7 @@ func TestLeasedWorkBySQL(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	text, err := os.ReadFile("../../docs/leased-work.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	blocks := regexp.MustCompile("(?ms)^```sql\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
 	if len(blocks) != 4 {
 		t.Fatalf("%d blocks of SQL", len(blocks))

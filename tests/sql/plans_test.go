@@ -30,9 +30,7 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 		core.outbox disable trigger outbox_notify;
 		select core.generation_announce(3), core.generation_drain(1)`)
 	client, err := pgxpool.New(deadline(t), pgtest.Login(t, d.at, operator.Role)+"&pool_max_conns=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(client.Close)
 	ids := func(from int) string {
 		return fmt.Sprintf("array(select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid from "+

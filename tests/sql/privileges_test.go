@@ -26,9 +26,7 @@ func TestPrivileges(t *testing.T) {
 func rewritePrivileges(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	lines, err := app.EffectivePrivileges(deadline(t), conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	head, _, found := strings.Cut(db.Privileges, "\n\n")
 	if !found {
 		t.Fatal("db/privileges.txt has no head")
@@ -42,9 +40,7 @@ func rewritePrivileges(t *testing.T, conn *pgx.Conn) {
 func wantPrivileges(t *testing.T, conn *pgx.Conn, missing, unexpected []string) {
 	t.Helper()
 	haveMissing, haveUnexpected, err := app.ComparePrivileges(deadline(t), conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct {
 		what       string
 		want, have []string

@@ -116,9 +116,7 @@ func (b subscriber) received(t testing.TB, d *database) map[string]int {
 	heard := map[string]int{}
 	for ctx := deadline(t); ; {
 		n, err := b.conn.WaitForNotification(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if n.Channel == sentinel {
 			return heard
 		}

@@ -62,13 +62,9 @@ func reap(t testing.TB, q querier, limit int, after *reaped) []reaped {
 		arguments[1] = after.EventID
 	}
 	rows, err := q.Query(deadline(t), "select * from core.outbox_reap($1, $2)", arguments...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	page, err := pgx.CollectRows(rows, pgx.RowToStructByPos[reaped])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return page
 }
 

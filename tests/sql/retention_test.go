@@ -140,9 +140,7 @@ func TestPoliciesChangedAtTheSameTime(t *testing.T) {
 		commits := make(chan error, 2)
 		for _, set := range []string{"52 where subject = 'outbox_row'", "54 where subject = 'event_handled'"} {
 			tx, err := d.login(t, "spectral_owner").BeginTx(deadline(t), pgx.TxOptions{IsoLevel: isolation})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			exec(t, tx, "update core.retention_policies set active_ttl_days = "+set)
 			ctx := deadline(t)
 			go func() { commits <- tx.Commit(ctx) }()
@@ -391,9 +389,7 @@ func TestSweepsWaitForNoLock(t *testing.T) {
 	exec(t, holder, "select from core.event_handled where idempotency_key = 'hk2' for update")
 	d.wantSwept(t, d.admin, 100, swept{"outbox_row.tombstoned": 3, "event_handled.tombstoned": 4})
 	exec(t, holder, "update core.outbox set status = 'pending', claimed_at = null where id = $1", key(3))
-	if err := holder.Commit(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, holder.Commit(deadline(t)))
 	d.wantSwept(t, d.admin, 100, swept{"outbox_row.deleted": 1, "event_handled.tombstoned": 1})
 
 	d.rows(t, 30, "")

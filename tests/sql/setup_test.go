@@ -35,9 +35,7 @@ func contracts(t testing.TB) *events.Contracts {
 	set, err := events.NewContracts(contract(cardType, events.Worlds, "", false),
 		contract(platformType, events.Platform, "", false), contract(unconsumedType, events.Worlds, "", true),
 		contract(classType, events.Worlds, "slow", false), contract(longestType, events.Worlds, "", false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return set
 }
 
@@ -68,9 +66,7 @@ func setupAs(t testing.TB, kind string, prepare func(*database)) *database {
 		exec(t, d.admin, "select core.generation_announce(1), core.generation_announce(2)")
 		exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 2")
 		// a generation above the program's own, so that its contract of the card gives way
-		if err := publish.RegisterContracts(deadline(t), d.admin, 1, d.set); err != nil {
-			t.Fatal(err)
-		}
+		must(t, publish.RegisterContracts(deadline(t), d.admin, 1, d.set))
 		prepare(d)
 		return d
 	})

@@ -124,9 +124,7 @@ func (d *database) later(t *testing.T, as, sql string) (answer func() string) {
 func (d *database) leave(t *testing.T, as string) {
 	t.Helper()
 	pid := d.sessions[as].PgConn().PID()
-	if err := d.sessions[as].Close(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.sessions[as].Close(deadline(t)))
 	delete(d.sessions, as)
 	waitFor(t, d.admin, fmt.Sprintf("select not exists (select from pg_stat_activity where pid = %d)", pid))
 }
