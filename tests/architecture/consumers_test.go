@@ -146,33 +146,24 @@ func TestHandlersAreInTheContextOfTheirName(t *testing.T) {
 			registered = append(registered, h.Name)
 		}
 	}
-	problems, err := checkHandlerHomes(tree(), registered)
-	must(t, err)
-	report(t, problems)
+	report(t, checkHandlerHomes(t, tree(), registered))
 }
 
 // checkHandlerHomes compares the registered names with the constants ...Name of the contexts'
 // handler packages, internal/<context>/infrastructure/events.
-func checkHandlerHomes(tree fs.FS, registered []string) ([]string, error) {
-	var problems []string
+func checkHandlerHomes(t *testing.T, tree fs.FS, registered []string) (problems []string) {
+	t.Helper()
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	var declared []string
 	for _, scope := range contexts {
-		files, err := fs.Glob(tree, "internal/"+scope+"/infrastructure/events/*.go")
-		if err != nil {
-			return nil, err
-		}
-		for _, file := range files {
-			names, err := nameConstants(tree, file)
-			if err != nil {
-				return nil, err
-			}
+		for _, file := range goFiles(t, tree, "internal/"+scope+"/infrastructure/events/", parser.SkipObjectResolution) {
+			names := nameConstants(t, file)
 			for _, name := range names {
 				if !strings.HasPrefix(name, scope+".") {
-					fail("%s names a handler %s: it would run as the role of another context", file, name)
+					fail("%s names a handler %s: it would run as the role of another context", file.name, name)
 				}
 				if !slices.Contains(registered, name) {
-					fail("%s has handler %s, which no builder of internal/app registers", file, name)
+					fail("%s has handler %s, which no builder of internal/app registers", file.name, name)
 				}
 			}
 			declared = append(declared, names...)
@@ -184,26 +175,15 @@ func checkHandlerHomes(tree fs.FS, registered []string) ([]string, error) {
 			fail("handler %s is registered, but internal/%s/infrastructure/events has no constant ...Name for it", name, scope)
 		}
 	}
-	return problems, nil
+	return problems
 }
 
 // nameConstants returns the values of a file's string constants called ...Name, except in tests.
-func nameConstants(tree fs.FS, file string) ([]string, error) {
-	if strings.HasSuffix(file, "_test.go") {
-		return nil, nil
-	}
-	text, err := fs.ReadFile(tree, file)
-	if err != nil {
-		return nil, err
-	}
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution)
-	if err != nil {
-		return nil, err
-	}
-	var values []string
-	for _, declaration := range parsed.Decls {
+func nameConstants(t *testing.T, file goFile) (values []string) {
+	t.Helper()
+	for _, declaration := range file.Decls {
 		general, ok := declaration.(*ast.GenDecl)
-		if !ok || general.Tok != token.CONST {
+		if !ok || general.Tok != token.CONST || strings.HasSuffix(file.name, "_test.go") {
 			continue
 		}
 		for _, spec := range general.Specs {
@@ -214,14 +194,12 @@ func nameConstants(tree fs.FS, file string) ([]string, error) {
 					continue
 				}
 				unquoted, err := strconv.Unquote(literal.Value)
-				if err != nil {
-					return nil, err
-				}
+				must(t, err)
 				values = append(values, unquoted)
 			}
 		}
 	}
-	return values, nil
+	return values
 }
 
 func TestHandlersInOtherContextsAreReported(t *testing.T) {
@@ -240,9 +218,8 @@ const (
 const CName = "platform.c"
 `)},
 	}
-	problems, err := checkHandlerHomes(small, []string{"worlds.a", "platform.b", "worlds.gone"})
-	must(t, err)
-	expect(t, problems, []string{"c.go has handler platform.c, which no builder",
+	expect(t, checkHandlerHomes(t, small, []string{"worlds.a", "platform.b", "worlds.gone"}), []string{
+		"c.go has handler platform.c, which no builder",
 		"a.go names a handler platform.b: it would run as the role of another context",
 		"handler worlds.gone is registered, but internal/worlds/infrastructure/events has no constant"})
 }

@@ -16,6 +16,9 @@ package architecture_test
 
 import (
 	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path"
@@ -43,17 +46,29 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// goFiles lists the Go files of the module in tree with any build constraints. It skips test data, hidden folders and
-// nested modules.
-func goFiles(tree fs.FS) ([]string, error) {
-	var files []string
-	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+// goFile is a parsed Go file.
+type goFile struct {
+	*ast.File
+	name string
+	set  *token.FileSet
+}
+
+// goFiles parses the Go files of the module in tree whose names begin with prefix, with any build constraints. It skips
+// test data, hidden folders and nested modules.
+func goFiles(t *testing.T, tree fs.FS, prefix string, mode parser.Mode) (files []goFile) {
+	t.Helper()
+	must(t, fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		if !entry.IsDir() {
-			if path.Ext(name) == ".go" {
-				files = append(files, name)
+			if path.Ext(name) == ".go" && strings.HasPrefix(name, prefix) {
+				text, err := fs.ReadFile(tree, name)
+				must(t, err)
+				set := token.NewFileSet()
+				file, err := parser.ParseFile(set, name, text, mode)
+				must(t, err)
+				files = append(files, goFile{file, name, set})
 			}
 			return nil
 		}
@@ -66,8 +81,8 @@ func goFiles(tree fs.FS) ([]string, error) {
 			return fs.SkipDir
 		}
 		return nil
-	})
-	return files, err
+	}))
+	return files
 }
 
 func TestContextsAreTheFoldersOfInternal(t *testing.T) {

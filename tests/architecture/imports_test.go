@@ -3,7 +3,6 @@ package architecture_test
 import (
 	"fmt"
 	"go/parser"
-	"go/token"
 	"io/fs"
 	"path"
 	"regexp"
@@ -16,9 +15,7 @@ import (
 
 func TestImports(t *testing.T) {
 	t.Parallel()
-	imports, err := readImports(tree())
-	must(t, err)
-	violations, stale := checkImports(imports, importRules)
+	violations, stale := checkImports(readImports(t, tree()), importRules)
 	for _, v := range violations {
 		t.Error(v)
 	}
@@ -31,32 +28,18 @@ type fileImports struct {
 	imports []string
 }
 
-func readImports(tree fs.FS) ([]fileImports, error) {
-	files, err := goFiles(tree)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]fileImports, 0, len(files))
-	for _, name := range files {
-		source, err := fs.ReadFile(tree, name)
-		if err != nil {
-			return nil, err
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), name, source, parser.ImportsOnly)
-		if err != nil {
-			return nil, err
-		}
-		f := fileImports{file: name}
-		for _, spec := range parsed.Imports {
+func readImports(t *testing.T, tree fs.FS) (all []fileImports) {
+	t.Helper()
+	for _, file := range goFiles(t, tree, "", parser.ImportsOnly) {
+		f := fileImports{file: file.name}
+		for _, spec := range file.Imports {
 			imported, err := strconv.Unquote(spec.Path.Value)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
+			must(t, err)
 			f.imports = append(f.imports, imported)
 		}
 		all = append(all, f)
 	}
-	return all, nil
+	return all
 }
 
 // violation is an import that a rule forbids.
@@ -233,8 +216,7 @@ func TestImportRulesReport(t *testing.T) {
 		"adapter: maintenance, adapter: worker"})
 	broken := make(map[string]bool)
 	for _, c := range cases {
-		imports, err := readImports(fstest.MapFS{c.file: goSource("package a", c.imported)})
-		must(t, err)
+		imports := readImports(t, fstest.MapFS{c.file: goSource("package a", c.imported)})
 		violations, _ := checkImports(imports, importRules)
 		var got []string
 		for _, v := range violations {
@@ -254,11 +236,10 @@ func TestImportRulesReport(t *testing.T) {
 
 func TestStaleImportRulesAreReported(t *testing.T) {
 	t.Parallel()
-	imports, err := readImports(fstest.MapFS{
+	imports := readImports(t, fstest.MapFS{
 		"internal/worlds/domain/a.go": goSource("package domain", "github.com/google/uuid"),
 		"internal/app/a.go":           goSource("package app", "spectral/internal/worlds/domain", "go.uber.org/fx"),
 	})
-	must(t, err)
 	_, stale := checkImports(imports, []rule{
 		{
 			name: "all of it in use", files: "...",
@@ -282,10 +263,8 @@ func TestImportsAreReadFromEveryFileOfTheModule(t *testing.T) {
 	for _, name := range append(read, "b/testdata/d.go", ".git/e.go", "_old/f.go", "tests/bench/g.go") {
 		tree[name] = goSource("//go:build never\n\npackage a", "x")
 	}
-	imports, err := readImports(tree)
-	must(t, err)
 	var files []string
-	for _, f := range imports {
+	for _, f := range readImports(t, tree) {
 		files = append(files, f.file+strings.Join(f.imports, ""))
 	}
 	if want := []string{"a.gox", "a_test.gox", "b/c_windows.gox"}; !slices.Equal(files, want) {

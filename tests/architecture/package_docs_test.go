@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"go/ast"
 	"go/parser"
-	"go/token"
 	"io/fs"
 	"maps"
 	"path"
@@ -16,9 +15,7 @@ import (
 
 func TestPackageDocs(t *testing.T) {
 	t.Parallel()
-	problems, err := checkPackageDocs(tree())
-	must(t, err)
-	report(t, problems)
+	report(t, checkPackageDocs(t, tree()))
 }
 
 // folder is the package in a folder, by its files.
@@ -34,12 +31,9 @@ type source struct {
 
 // checkPackageDocs checks that each package has one package doc, in doc.go unless the package is a command, one file,
 // or only tests. In internal/, a doc.go lists the other files if there are several. A generated package needs none.
-func checkPackageDocs(tree fs.FS) ([]string, error) {
-	folders, err := readFolders(tree)
-	if err != nil {
-		return nil, err
-	}
-	var problems []string
+func checkPackageDocs(t *testing.T, tree fs.FS) (problems []string) {
+	t.Helper()
+	folders := readFolders(t, tree)
 	for _, dir := range slices.Sorted(maps.Keys(folders)) {
 		f := folders[dir]
 		members := f.shipped
@@ -90,7 +84,7 @@ func checkPackageDocs(tree fs.FS) ([]string, error) {
 			}
 		}
 	}
-	return problems, nil
+	return problems
 }
 
 // mentions reports whether a doc names a file.
@@ -98,32 +92,21 @@ func mentions(doc, file string) bool {
 	return slices.ContainsFunc(strings.Fields(doc), func(word string) bool { return strings.Trim(word, ",:;.") == file })
 }
 
-func readFolders(tree fs.FS) (map[string]folder, error) {
-	files, err := goFiles(tree)
-	if err != nil {
-		return nil, err
-	}
+func readFolders(t *testing.T, tree fs.FS) map[string]folder {
+	t.Helper()
 	folders := make(map[string]folder)
-	for _, name := range files {
-		text, err := fs.ReadFile(tree, name)
-		if err != nil {
-			return nil, err
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), name, text, parser.PackageClauseOnly|parser.ParseComments)
-		if err != nil {
-			return nil, err
-		}
-		s := source{file: name, pkg: parsed.Name.Name, doc: parsed.Doc.Text(), generated: ast.IsGenerated(parsed)}
-		dir := path.Dir(name)
+	for _, file := range goFiles(t, tree, "", parser.PackageClauseOnly|parser.ParseComments) {
+		s := source{file: file.name, pkg: file.Name.Name, doc: file.Doc.Text(), generated: ast.IsGenerated(file.File)}
+		dir := path.Dir(file.name)
 		f := folders[dir]
-		if strings.HasSuffix(name, "_test.go") {
+		if strings.HasSuffix(file.name, "_test.go") {
 			f.tests = append(f.tests, s)
 		} else {
 			f.shipped = append(f.shipped, s)
 		}
 		folders[dir] = f
 	}
-	return folders, nil
+	return folders
 }
 
 func TestPackageDocProblemsAreReported(t *testing.T) {
@@ -150,9 +133,8 @@ func TestPackageDocProblemsAreReported(t *testing.T) {
 		for name, text := range c.files {
 			small["a/"+name] = &fstest.MapFile{Data: []byte(text + "\n")}
 		}
-		problems, err := checkPackageDocs(small)
-		must(t, err)
-		if got := strings.Join(problems, "\n"); !strings.Contains(got, c.want) || c.want == "" && got != "" {
+		got := strings.Join(checkPackageDocs(t, small), "\n")
+		if !strings.Contains(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("of %q reported %q, want %q", c.files, got, c.want)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"go/ast"
 	"go/parser"
-	"go/token"
 	"io/fs"
 	"maps"
 	"os"
@@ -26,9 +25,7 @@ func TestGeneratedQueriesAreCurrent(t *testing.T) {
 	if output, err := generate(t, folder); err != nil {
 		t.Fatalf("sqlc generate: %v\n%s", err, output)
 	}
-	config, err := readSQLC(tree())
-	must(t, err)
-	for _, block := range config.SQL {
+	for _, block := range readSQLC(t, tree()).SQL {
 		out := block.Gen.Go.Out
 		committed, current := generatedFiles(t, tree(), out), generatedFiles(t, os.DirFS(folder), out)
 		for _, name := range slices.Sorted(maps.Keys(current)) {
@@ -111,16 +108,12 @@ func generate(t *testing.T, folder string) (string, error) {
 // generatedFiles returns the generated Go files of a folder, by name.
 func generatedFiles(t *testing.T, tree fs.FS, folder string) map[string][]byte {
 	t.Helper()
-	names, err := fs.Glob(tree, path.Join(folder, "*.go"))
-	must(t, err)
 	files := make(map[string][]byte)
-	for _, name := range names {
-		text, err := fs.ReadFile(tree, name)
-		must(t, err)
-		parsed, err := parser.ParseFile(token.NewFileSet(), name, text, parser.PackageClauseOnly|parser.ParseComments)
-		must(t, err)
-		if ast.IsGenerated(parsed) {
-			files[path.Base(name)] = text
+	for _, file := range goFiles(t, tree, folder+"/", parser.PackageClauseOnly|parser.ParseComments) {
+		if ast.IsGenerated(file.File) {
+			text, err := fs.ReadFile(tree, file.name)
+			must(t, err)
+			files[path.Base(file.name)] = text
 		}
 	}
 	return files

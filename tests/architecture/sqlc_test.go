@@ -17,9 +17,7 @@ import (
 
 func TestSQLCOwnership(t *testing.T) {
 	t.Parallel()
-	problems, err := checkSQLC(tree())
-	must(t, err)
-	report(t, problems)
+	report(t, checkSQLC(t, tree()))
 }
 
 // sqlcConfig is the part of sqlc.yaml that the test reads.
@@ -49,28 +47,20 @@ func (s *oneOrMore) UnmarshalYAML(node *yaml.Node) error {
 	return node.Decode((*[]string)(s))
 }
 
-func readSQLC(tree fs.FS) (sqlcConfig, error) {
-	var config sqlcConfig
+func readSQLC(t *testing.T, tree fs.FS) (config sqlcConfig) {
+	t.Helper()
 	text, err := fs.ReadFile(tree, "sqlc.yaml")
-	if err != nil {
-		return config, err
-	}
-	if err := yaml.Unmarshal(text, &config); err != nil {
-		return config, fmt.Errorf("sqlc.yaml: %w", err)
-	}
-	return config, nil
+	must(t, err)
+	must(t, yaml.Unmarshal(text, &config))
+	return config
 }
 
 var migrationForm = regexp.MustCompile(`^(\d{5})_([a-z]+)_[a-z0-9_]+\.sql$`)
 
 // checkSQLC checks that each owner of tables (the contexts and core), and the doctor, which reads core's, has one block
 // that reads exactly its migrations and queries and writes into its adapter.
-func checkSQLC(tree fs.FS) ([]string, error) {
-	config, err := readSQLC(tree)
-	if err != nil {
-		return nil, err
-	}
-	var problems []string
+func checkSQLC(t *testing.T, tree fs.FS) (problems []string) {
+	t.Helper()
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	owners := append([]string{"core"}, contexts...)
 	const home = "internal/core/events/infrastructure/postgres"
@@ -79,14 +69,11 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 		homes[context], tablesOf[context] = "internal/"+context+"/infrastructure/postgres", context
 	}
 
-	migrations, faults, err := readMigrations(tree, owners)
-	if err != nil {
-		return nil, err
-	}
+	migrations, faults := readMigrations(t, tree, owners)
 	problems = append(problems, faults...)
 
 	blocks := make(map[string]bool)
-	for _, block := range config.SQL {
+	for _, block := range readSQLC(t, tree).SQL {
 		owner := ""
 		for o := range homes {
 			if slices.Equal(block.Queries, oneOrMore{"db/queries/" + o}) {
@@ -108,9 +95,7 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 		reads := make(map[string]bool)
 		for _, pattern := range block.Schema {
 			matches, err := fs.Glob(tree, pattern)
-			if err != nil {
-				return nil, fmt.Errorf("sqlc.yaml: schema %s: %w", pattern, err)
-			}
+			must(t, err)
 			for _, file := range matches {
 				reads[file] = true
 			}
@@ -132,7 +117,7 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 			fail("sqlc.yaml: %s has no block", owner)
 		}
 	}
-	err = fs.WalkDir(tree, "db/queries", func(name string, entry fs.DirEntry, err error) error {
+	must(t, fs.WalkDir(tree, "db/queries", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -140,16 +125,15 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 			fail("%s is read by no block of sqlc.yaml: want db/queries/<context>/<table>.sql", name)
 		}
 		return nil
-	})
-	return problems, err
+	}))
+	return problems
 }
 
 // readMigrations returns the owner of each migration, and the migrations whose names have no owner.
-func readMigrations(tree fs.FS, owners []string) (owned map[string]string, problems []string, err error) {
+func readMigrations(t *testing.T, tree fs.FS, owners []string) (owned map[string]string, problems []string) {
+	t.Helper()
 	entries, err := fs.ReadDir(tree, "db/migrations")
-	if err != nil {
-		return nil, nil, err
-	}
+	must(t, err)
 	owned = make(map[string]string)
 	next := 1
 	for _, e := range entries {
@@ -161,16 +145,14 @@ func readMigrations(tree fs.FS, owners []string) (owned map[string]string, probl
 		}
 		owned["db/migrations/"+e.Name()] = parts[2]
 		number, err := strconv.Atoi(parts[1])
-		if err != nil {
-			return nil, nil, err
-		}
+		must(t, err)
 		if number != next {
 			problems = append(problems,
 				fmt.Sprintf("db/migrations/%s: want number %05d: numbers are consecutive and used once", e.Name(), next))
 		}
 		next = number + 1
 	}
-	return owned, problems, nil
+	return owned, problems
 }
 
 func TestSQLCProblemsAreReported(t *testing.T) {
@@ -238,9 +220,7 @@ sql:
 		}
 		t.Run(name, func(t *testing.T) {
 			c.change(small)
-			problems, err := checkSQLC(small)
-			must(t, err)
-			expect(t, problems, c.want)
+			expect(t, checkSQLC(t, small), c.want)
 		})
 	}
 }

@@ -94,38 +94,14 @@ var allowedWords = []struct{ file, word, reason string }{
 // TestWords enforces the word list and the length of lines in Go, SQL and Markdown.
 func TestWords(t *testing.T) {
 	t.Parallel()
-	problems, err := checkWords(tree())
-	must(t, err)
-	for _, p := range problems {
-		t.Error(p)
-	}
+	report(t, checkWords(t, tree()))
 }
 
 // checkWords returns a line for each banned word and each line that is too long, in the order of the files.
-func checkWords(tree fs.FS) ([]string, error) {
-	files, err := proseFiles(tree)
-	if err != nil {
-		return nil, err
-	}
-	var problems []string
-	for _, name := range files {
-		text, err := fs.ReadFile(tree, name)
-		if err != nil {
-			return nil, err
-		}
-		if generated.Match(text) {
-			continue
-		}
-		problems = append(problems, wordProblems(name, string(text))...)
-		problems = append(problems, longLines(name, string(text))...)
-	}
-	return problems, nil
-}
-
-// proseFiles lists the Go, SQL and Markdown files in tree. Test data and hidden folders are left to their owners.
-func proseFiles(tree fs.FS) ([]string, error) {
-	var files []string
-	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+// It reads Go, SQL and Markdown. Test data and hidden folders are left to their owners.
+func checkWords(t *testing.T, tree fs.FS) (problems []string) {
+	t.Helper()
+	must(t, fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -136,12 +112,17 @@ func proseFiles(tree fs.FS) ([]string, error) {
 			}
 			return nil
 		}
-		if slices.Contains([]string{".go", ".sql", ".md"}, path.Ext(name)) {
-			files = append(files, name)
+		if !slices.Contains([]string{".go", ".sql", ".md"}, path.Ext(name)) {
+			return nil
 		}
-		return nil
-	})
-	return files, err
+		text, err := fs.ReadFile(tree, name)
+		if err == nil && !generated.Match(text) {
+			problems = append(problems, wordProblems(name, string(text))...)
+			problems = append(problems, longLines(name, string(text))...)
+		}
+		return err
+	}))
+	return problems
 }
 
 var (
@@ -243,9 +224,7 @@ func TestWordProblemsAreReported(t *testing.T) {
 		"g.txt":         {Data: []byte("Anew.\n")},
 		"h.md":          {Data: []byte(long + "\n```\n" + long + "\n```\n<!-- Write below. -->\n" + long + "\n")},
 	}
-	problems, err := checkWords(small)
-	must(t, err)
-	expect(t, problems, []string{
+	expect(t, checkWords(t, small), []string{
 		`a.go:3: "whoever": write "who" after a noun`,
 		`a.go:6: "mended": write fix, repair`,
 		`a.go:4: "at // work": write running`,
