@@ -22,11 +22,7 @@ func (b *bundle) awaitFinal(n int) {
 }
 
 func TestBatches(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"deadlocks of batches cost no attempt":         deadlocksOfBatchesCostNoAttempt,
-		"duplicates in opposite order do not deadlock": duplicatesInOppositeOrderDoNotDeadlock,
-		"a bad row fails alone":                        aBadRowFailsAlone,
-	})
+	setup(t).cases(aBadRowFailsAlone, deadlocksOfBatchesCostNoAttempt, duplicatesInOppositeOrderDoNotDeadlock)
 }
 
 // oban#168, pg-boss#282: two workers update the same rows in opposite order.

@@ -138,19 +138,8 @@ func detection(at time.Time, counts ...domain.FailureCount) domain.FailureDetect
 func TestRuleCandidates(t *testing.T) {
 	b := setup(t)
 	l := b.startCandidateWorker(1, candidateTypes...)
-	for _, c := range []struct {
-		name string
-		test func(*bundle, *testWorker)
-	}{
-		{"failure clusters become candidates", failureClustersBecomeCandidates},
-		{"promoted memories become candidates", promotedMemoriesBecomeCandidates},
-		{"platform decides and worlds applies", platformDecidesAndWorldsApplies},
-		{"an impossible outcome fails", impossibleOutcomesFail},
-		{"candidates of workspaces are separate", candidatesOfWorkspacesAreSeparate},
-		{"an invalid payload fails at once", invalidPayloadsFail},
-	} {
-		b.run(c.name, func(b *bundle) { c.test(b, l.in(b)) })
-	}
+	l.cases(failureClustersBecomeCandidates, promotedMemoriesBecomeCandidates, platformDecidesAndWorldsApplies,
+		impossibleOutcomesFail, candidatesOfWorkspacesAreSeparate, invalidPayloadsFail)
 }
 
 // Both versions of the event are published.

@@ -35,16 +35,9 @@ func (b *bundle) wantNothingHeld() {
 }
 
 func TestDeadWorkers(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"another set of handlers is refused": anotherSetOfHandlersIsRefused,
-		"another set of handlers is refused without a listen " +
-			"connection": anotherSetOfHandlersIsRefusedWithoutAListenConnection,
-		"crashed rows run one at a time":        crashedRowsRunOneAtATime,
-		"rows of dead workers are reaped":       rowsOfDeadWorkersAreReaped,
-		"a refused statement is retried":        aRefusedStatementIsRetried,
-		"a stop without grace cancels handlers": aStopWithoutGraceCancelsHandlers,
-		"the journal follows a live worker":     theJournalFollowsALiveWorker,
-	})
+	setup(t).cases(aRefusedStatementIsRetried, aStopWithoutGraceCancelsHandlers, anotherSetOfHandlersIsRefused,
+		anotherSetOfHandlersIsRefusedWithoutAListenConnection, crashedRowsRunOneAtATime, rowsOfDeadWorkersAreReaped,
+		theJournalFollowsALiveWorker)
 }
 
 // If the process crashes again, only the row that ran is charged.

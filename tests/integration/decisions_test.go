@@ -34,27 +34,12 @@ func TestProductConsumers(t *testing.T) {
 	b := setup(t)
 	l := b.startWorker(noPoll, projection(), b.productConsumer(platform.DecisionRecordedType),
 		b.productConsumer(worlds.ScanCompletedType))
-	for _, c := range []struct {
-		name string
-		test func(*bundle, *testWorker)
-	}{
-		{"a published card is notified and projected", aPublishedCardIsNotifiedAndProjected},
-		{"an older version never overwrites a newer one", anOlderVersionNeverOverwritesANewerOne},
-		{"a decision reaches both contexts on one claim", aDecisionReachesBothContextsOnOneClaim},
-		{"a decision that one handler rejects is handled by the other", aDecisionThatOneHandlerRejects},
-		{"decisions may arrive in any order", decisionsMayArriveInAnyOrder},
-		{"a completed scan is indexed", aCompletedScanIsIndexed},
-		{"an earlier scan never overwrites a later one", anEarlierScanNeverOverwritesALaterOne},
-		{"many decisions on few rules do not deadlock", manyDecisionsOnFewRulesDoNotDeadlock}, // stops the worker
-		{"concurrent versions of a card differ", concurrentVersionsOfACardDiffer},
-		{"a decision is recorded once", aDecisionIsRecordedOnce},
-		{"a scan is completed once", aScanIsCompletedOnce},
-		{"a rollback publishes nothing", aRollbackPublishesNothing},
-		{"a refusal names the place in the whole publish", aRefusalNamesThePlaceInTheWholePublish},
-	} {
-		b.exec("truncate core.outbox, core.event_handled")
-		b.run(c.name, func(b *bundle) { c.test(b, l.in(b)) })
-	}
+	l.cases(aPublishedCardIsNotifiedAndProjected, anOlderVersionNeverOverwritesANewerOne,
+		aDecisionReachesBothContextsOnOneClaim, aDecisionThatOneHandlerRejectsIsHandledByTheOther,
+		decisionsMayArriveInAnyOrder, aCompletedScanIsIndexed, anEarlierScanNeverOverwritesALaterOne,
+		manyDecisionsOnFewRulesDoNotDeadlock, // stops the worker
+		concurrentVersionsOfACardDiffer, aDecisionIsRecordedOnce, aScanIsCompletedOnce, aRollbackPublishesNothing,
+		aRefusalNamesThePlaceInTheWholePublish)
 }
 
 func (b *bundle) productConsumer(eventType string) events.Subscription {
@@ -241,7 +226,7 @@ func countOf(t *testing.T, n int, do func() (bool, error)) (yes int) {
 	return yes
 }
 
-func aDecisionThatOneHandlerRejects(b *bundle, l *testWorker) {
+func aDecisionThatOneHandlerRejectsIsHandledByTheOther(b *bundle, l *testWorker) {
 	b.publishUnchecked()
 	payload := func(id, outcome, year string) string {
 		return fmt.Sprintf(`{"decision_id": %s, "rule_id": "r", "outcome": %q, "decided_at": "%s-03-01T12:00:00Z"}`,

@@ -26,13 +26,8 @@ func wantDelivered(t testing.TB, s dispatch.Settlement) {
 }
 
 func TestDispatch(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"failures are classified":                                    failuresAreClassified,
-		"rows of a backend that outlives its connection are claimed": rowsOfABackendThatOutlivesItsConnectionAreClaimed,
-		"a lost connection affects only its own event":               aLostConnectionAffectsOnlyItsOwnEvent,
-		"workers share one retry schedule":                           workersShareOneRetrySchedule,
-		"a tx is revoked when its handler returns":                   aTxIsRevokedWhenItsHandlerReturns,
-	})
+	setup(t).cases(aLostConnectionAffectsOnlyItsOwnEvent, aTxIsRevokedWhenItsHandlerReturns, failuresAreClassified,
+		rowsOfABackendThatOutlivesItsConnectionAreClaimed, workersShareOneRetrySchedule)
 }
 
 // A backend may hold the rows of a batch after its connection was lost. Claims that find nothing in that time must

@@ -26,7 +26,9 @@ import (
 func TestPublishCardPublishesTheCard(t *testing.T) {
 	t.Parallel()
 	contracts, err := app.Contracts()
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	recorder := eventstest.NewRecorder(contracts, time.Now)
 	transact := func(_ context.Context, _ uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
 		return recorder.Transact(func(publisherFor events.PublisherFor) error {
@@ -36,7 +38,9 @@ func TestPublishCardPublishesTheCard(t *testing.T) {
 	publishCard := application.PublishCard{Transact: transact, Now: time.Now}
 
 	card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "", nil)
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := publishCard.Publish(t.Context(), uuid.NullUUID{}, card); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +53,9 @@ func TestPublishCardPublishesTheCard(t *testing.T) {
 	})
 
 	unstorable, err := domain.NewWorldModelCard("mill", "The Tide Mill", "", nil)
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := publishCard.Publish(t.Context(), uuid.NullUUID{}, unstorable); !errors.Is(err, errUnstorable) {
 		t.Fatalf("the card was stored, or: %v", err)
 	}
@@ -83,7 +89,9 @@ func TestPublishedCardReachesPlatform(t *testing.T) {
 
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "", nil)
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := publishCard.Publish(t.Context(), workspace, card); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +100,9 @@ func TestPublishedCardReachesPlatform(t *testing.T) {
 	var title string
 	err = db.QueryRow(t.Context(), `select title from platform.system_cards
 		where workspace_id = $1 and card_id = 'harbour'`, workspace).Scan(&title)
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if title != "The Harbour of Veyra" {
 		t.Errorf("projected with the title %q", title)
 	}

@@ -118,18 +118,10 @@ func (l *testWorker) stopWithoutGrace() {
 }
 
 func TestLeasedWork(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"leased work runs outside transactions and within its " +
-			"concurrency": leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency,
-		"free failures cost no attempt":                 freeFailuresCostNoAttempt,
-		"dedup keys decide which execution completes":   dedupKeysDecideWhichExecutionCompletes,
-		"results are settled in batches":                resultsAreSettledInBatches,
-		"completions run as their context's role":       completionsRunAsTheirContextsRole,
-		"an outage repeats no work":                     anOutageRepeatsNoWork,
-		"a slow commit does not delay a batch":          aSlowCommitDoesNotDelayABatch,
-		"refused workers release their leases":          refusedWorkersReleaseTheirLeases,
-		"failed completions count like failed handlers": failedCompletionsCountLikeFailedHandlers,
-	})
+	setup(t).cases(aSlowCommitDoesNotDelayABatch, anOutageRepeatsNoWork, completionsRunAsTheirContextsRole,
+		dedupKeysDecideWhichExecutionCompletes, failedCompletionsCountLikeFailedHandlers, freeFailuresCostNoAttempt,
+		leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency, refusedWorkersReleaseTheirLeases,
+		resultsAreSettledInBatches)
 }
 
 func leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(b *bundle) {
@@ -253,14 +245,8 @@ func dedupKeysDecideWhichExecutionCompletes(b *bundle) {
 }
 
 func TestLeases(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"a slow class delays no other":                          aSlowClassDelaysNoOther,
-		"a bad result does not affect others":                   aBadResultDoesNotAffectOthers,
-		"crashed leased rows run one at a time":                 crashedLeasedRowsRunOneAtATime,
-		"heartbeats renew leases through their own connections": heartbeatsRenewLeasesThroughTheirOwnConnections,
-		"a lost lease cancels execute":                          aLostLeaseCancelsExecute,
-		"stop settles finished work and releases the rest":      stopSettlesFinishedWorkAndReleasesTheRest,
-	})
+	setup(t).cases(aBadResultDoesNotAffectOthers, aLostLeaseCancelsExecute, aSlowClassDelaysNoOther,
+		crashedLeasedRowsRunOneAtATime, heartbeatsRenewLeasesThroughTheirOwnConnections, stopSettlesFinishedWorkAndReleasesTheRest)
 }
 
 // The only connection of the dispatching pool is taken.

@@ -40,12 +40,8 @@ func (b *bundle) fail() {
 func unpaced(batch int) operator.Pace { return operator.Pace{Batch: batch, Rate: -1} }
 
 func TestOperators(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"a producer reads its failures":                      aProducerReadsItsFailures,
-		"a replay runs only unhandled handlers":              aReplayRunsOnlyUnhandledHandlers,
-		"a running handler finishes when its type is paused": aRunningHandlerFinishesWhenItsTypeIsPaused,
-		"an interrupted replay can be continued":             anInterruptedReplayCanBeContinued,
-	})
+	setup(t).cases(aProducerReadsItsFailures, aReplayRunsOnlyUnhandledHandlers,
+		aRunningHandlerFinishesWhenItsTypeIsPaused, anInterruptedReplayCanBeContinued)
 }
 
 // The preview says which handlers a replay would run. The next generation handles what is replayed into it.

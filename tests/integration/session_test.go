@@ -129,16 +129,9 @@ func handlerOnce(name string, do func(context.Context, events.Tx, events.Envelop
 }
 
 func TestSessionState(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"session state does not leak between handlers":             sessionStateDoesNotLeakBetweenHandlers,
-		"a row is settled under the worker's settings":             aRowIsSettledUnderTheWorkersSettings,
-		"the pooled connection is reset":                           theConnectionIsReset,
-		"each event sees its workspace only":                       eachEventSeesItsWorkspaceOnly,
-		"only session state closes the connection":                 onlySessionStateClosesTheConnection,
-		"session state of a failed handler does not affect others": sessionStateOfAFailedHandlerDoesNotAffectOthers,
-		"nothing runs after the transaction has ended":             nothingRunsAfterTheTransactionHasEnded,
-		"transaction control is refused":                           transactionControlIsRefused,
-	})
+	setup(t).cases(aRowIsSettledUnderTheWorkersSettings, eachEventSeesItsWorkspaceOnly,
+		nothingRunsAfterTheTransactionHasEnded, onlySessionStateClosesTheConnection, sessionStateDoesNotLeakBetweenHandlers,
+		sessionStateOfAFailedHandlerDoesNotAffectOthers, theConnectionIsReset, transactionControlIsRefused)
 }
 
 // SET LOCAL ends with its transaction. After other session state the connection is closed.

@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
+	"reflect"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -148,6 +149,7 @@ func setupSerial(t *testing.T) *bundle {
 	return b
 }
 
+// run runs a subtest on b's database, with its own deadline.
 func (b *bundle) run(name string, do func(*bundle)) {
 	b.Helper()
 	b.Run(name, func(t *testing.T) {
@@ -160,17 +162,25 @@ func (b *bundle) run(name string, do func(*bundle)) {
 	})
 }
 
-// cases runs subtests one after the other on b's database, and empties the tables before each.
-func (b *bundle) cases(all map[string]func(*bundle)) {
+// cases runs subtests one after the other on b's database, with the tables emptied before each.
+func (b *bundle) cases(all ...func(*bundle)) {
 	b.Helper()
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		b.exec(`alter table core.outbox enable trigger outbox_notify; truncate core.outbox, core.event_handled,
-			core.workers, core.claim_journal, core.operator_actions, worlds.world_model_cards, platform.system_cards,
-			worlds.scans, worlds.scan_index, worlds.scan_index_findings, platform.effects, worlds.effects,
-			platform.contended, platform.numbers, platform.acted, platform.hot, platform.parents, platform.owned,
-			public.observed, public.effects cascade`)
-		b.run(name, all[name])
+	for _, test := range all {
+		b.run(nameOf(test), func(b *bundle) {
+			b.exec(`alter table core.outbox enable trigger outbox_notify; truncate core.outbox, core.event_handled,
+				core.workers, core.claim_journal, core.operator_actions, worlds.world_model_cards, platform.system_cards,
+				worlds.scans, worlds.scan_index, worlds.scan_index_findings, platform.effects, worlds.effects,
+				platform.contended, platform.numbers, platform.acted, platform.hot, platform.parents, platform.owned,
+				public.observed, public.effects cascade`)
+			test(b)
+		})
 	}
+}
+
+// nameOf returns the name of a test function of this package.
+func nameOf(test any) string {
+	name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()
+	return name[strings.LastIndex(name, ".")+1:]
 }
 
 func must(t testing.TB, err error) {
@@ -204,6 +214,17 @@ type testWorker struct {
 	*worker.Worker
 	workers     *pgxpool.Pool // its pool
 	settlements chan dispatch.Settlement
+}
+
+// cases runs subtests that share the worker, without the events of earlier ones.
+func (l *testWorker) cases(all ...func(*bundle, *testWorker)) {
+	l.Helper()
+	for _, test := range all {
+		l.run(nameOf(test), func(b *bundle) {
+			b.exec("truncate core.outbox, core.event_handled")
+			test(b, l.in(b))
+		})
+	}
 }
 
 // in returns l for a subtest that b.run runs.

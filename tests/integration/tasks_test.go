@@ -54,8 +54,8 @@ func setupTasks(t *testing.T) *tasks {
 // run runs a subtest on the shared database, without the events and tasks of earlier ones.
 func (b *tasks) run(name string, do func(*tasks)) {
 	b.Helper()
-	b.exec("truncate core.outbox, core.event_handled, platform.agent_tasks, platform.conversations cascade")
 	b.bundle.run(name, func(shared *bundle) {
+		shared.exec("truncate core.outbox, core.event_handled, platform.agent_tasks, platform.conversations cascade")
 		c := *b
 		c.bundle = shared
 		do(&c)
@@ -255,18 +255,10 @@ func (b *tasks) advance(status domain.TaskStatus) domain.AgentTask {
 
 func TestAgentTasks(t *testing.T) {
 	b := setupTasks(t)
-	for name, test := range map[string]func(*tasks){
-		"each change that needs a worker is an event":        eachChangeThatNeedsAWorkerIsAnEvent,
-		"one of two approvals counts":                        oneOfTwoApprovalsCounts,
-		"duplicate and old events do nothing":                duplicateAndOldEventsDoNothing,
-		"an earlier run writes nothing":                      anEarlierRunWritesNothing,
-		"a run survives a lost reply":                        aRunSurvivesALostReply,
-		"a cancelled task stops after its step":              aCancelledTaskStopsAfterItsStep,
-		"a step ends at its limit":                           aStepEndsAtItsLimit,
-		"an event without its task is a dead letter":         anEventWithoutItsTaskIsADeadLetter,
-		"a task is dispatched once and in its own workspace": aTaskIsDispatchedOnceAndInItsOwnWorkspace,
-	} {
-		b.run(name, test)
+	for _, test := range []func(*tasks){eachChangeThatNeedsAWorkerIsAnEvent, oneOfTwoApprovalsCounts,
+		duplicateAndOldEventsDoNothing, anEarlierRunWritesNothing, aRunSurvivesALostReply, aCancelledTaskStopsAfterItsStep,
+		aStepEndsAtItsLimit, anEventWithoutItsTaskIsADeadLetter, aTaskIsDispatchedOnceAndInItsOwnWorkspace} {
+		b.run(nameOf(test), test)
 	}
 }
 
@@ -564,17 +556,11 @@ func TestAgentTaskWorker(t *testing.T) {
 		return err
 	})
 	l := b.worker(s, subscription(dispatcher))
-	for _, c := range []struct {
-		name string
-		test func(*tasks, *testWorker, *script)
-	}{
-		{"a briefing is delivered once it is approved", aBriefingIsDeliveredOnceItIsApproved},
-		{"an error that retrying cannot fix fails the task and not its event", anErrorThatRetryingCannotFixFailsTheTask},
-		{"a proactive conversation knows its trigger", aProactiveConversationKnowsItsTrigger},
-		{"a stop releases a task", aStopReleasesATask}, // stops the worker
-	} {
+	for _, test := range []func(*tasks, *testWorker, *script){aBriefingIsDeliveredOnceItIsApproved,
+		anErrorThatRetryingCannotFixFailsTheTaskAndNotItsEvent, aProactiveConversationKnowsItsTrigger,
+		aStopReleasesATask} { // it stops the worker
 		s.reset(nil)
-		b.run(c.name, func(b *tasks) { c.test(b, l.in(b.bundle), s) })
+		b.run(nameOf(test), func(b *tasks) { test(b, l.in(b.bundle), s) })
 	}
 }
 
@@ -625,7 +611,7 @@ func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *testWorker, _ *script) {
 }
 
 // A failing step is retried. After an error that retrying cannot fix, the task has failed and the event is delivered.
-func anErrorThatRetryingCannotFixFailsTheTask(b *tasks, l *testWorker, s *script) {
+func anErrorThatRetryingCannotFixFailsTheTaskAndNotItsEvent(b *tasks, l *testWorker, s *script) {
 	for name, c := range map[string]struct {
 		in       func(tries int) error
 		status   domain.TaskStatus

@@ -18,16 +18,9 @@ import (
 // TestWakeUp forces the interleavings that the notification protocol must survive. Unless a case says otherwise the
 // worker does not poll, so an event that the protocol misses is not delivered.
 func TestWakeUp(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"the poll delivers when notifications are lost":        thePollDeliversWhenNotificationsAreLost,
-		"concurrent producers leave no event behind":           concurrentProducersLeaveNoEventBehind,
-		"the barrier waits for a producer that did not notify": theBarrierWaitsForAProducerThatDidNotNotify,
-		"one poll follows the barrier":                         onePollFollowsTheBarrier,
-		"the barrier waits for the elected producer's lock":    theBarrierWaitsForTheElectedProducersLock,
-		"listen comes before the first poll":                   listenComesBeforeTheFirstPoll,
-		"a producer that meets the barrier notifies":           aProducerThatMeetsTheBarrierNotifies,
-		"the poll finds an event whose notifier aborted":       thePollFindsAnEventWhoseNotifierAborted,
-	})
+	setup(t).cases(aProducerThatMeetsTheBarrierNotifies, concurrentProducersLeaveNoEventBehind,
+		listenComesBeforeTheFirstPoll, onePollFollowsTheBarrier, theBarrierWaitsForAProducerThatDidNotNotify,
+		theBarrierWaitsForTheElectedProducersLock, thePollDeliversWhenNotificationsAreLost, thePollFindsAnEventWhoseNotifierAborted)
 }
 
 func thePollDeliversWhenNotificationsAreLost(b *bundle) {
@@ -106,12 +99,8 @@ func aLostListenConnectionIsReplaced(b *bundle) {
 }
 
 func TestListenConnection(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"a busy consumer delays no other":                      aBusyConsumerDelaysNoOther,
-		"a lost listen connection is replaced":                 aLostListenConnectionIsReplaced,
-		"a refused listen connection is reported and recovers": aRefusedListenConnectionIsReportedAndRecovers,
-		"stop returns in any state":                            stopReturnsInAnyState,
-	})
+	setup(t).cases(aBusyConsumerDelaysNoOther, aLostListenConnectionIsReplaced,
+		aRefusedListenConnectionIsReportedAndRecovers, stopReturnsInAnyState)
 }
 
 func (b *bundle) producerOf(eventType string) *pgx.Conn {

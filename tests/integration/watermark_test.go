@@ -6,12 +6,8 @@ import (
 )
 
 func TestClaimWatermark(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"adopted events are found":                       adoptedEventsAreFound,
-		"a late commit is delivered":                     aLateCommitIsDelivered,
-		"a row below the watermark is found by the poll": aRowBelowTheWatermarkIsFoundByThePoll,
-		"the watermark stays below pending rows":         theWatermarkStaysBelowPendingRows,
-	})
+	setup(t).cases(aLateCommitIsDelivered, aRowBelowTheWatermarkIsFoundByThePoll, adoptedEventsAreFound,
+		theWatermarkStaysBelowPendingRows)
 }
 
 // A transaction that inserts, waits and commits is delivered at once, however many events were delivered before.

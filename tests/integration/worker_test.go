@@ -74,13 +74,8 @@ const insertSQL = `insert into core.outbox (event_type, event_version, source, c
 	from generate_series(1, $3::integer) i`
 
 func TestDrain(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"drain waits for other workers and not for unhandled types": drainWaitsForOtherWorkersAndNotForUnhandledTypes,
-		"a test's drain waits for what handlers publish":            aTestsDrainWaitsForWhatHandlersPublish,
-		"workers report a drained or retired generation":            workersReportADrainedOrRetiredGeneration,
-		"drain waits for running, leased and scheduled events":      drainWaitsForRunningLeasedAndScheduledEvents,
-		"drain ends with its worker":                                drainEndsWithItsWorker,
-	})
+	setup(t).cases(aTestsDrainWaitsForWhatHandlersPublish, drainEndsWithItsWorker,
+		drainWaitsForOtherWorkersAndNotForUnhandledTypes, drainWaitsForRunningLeasedAndScheduledEvents, workersReportADrainedOrRetiredGeneration)
 }
 
 // The log names what a drain waits for. Two drains at a time both end.
