@@ -172,7 +172,7 @@ func TestASearchIsBounded(t *testing.T) {
 // river#746: how many are delivered is not counted where they are many.
 func TestManyDeliveredAreEstimated(t *testing.T) {
 	t.Parallel()
-	d := setupNew(t)
+	d := setup(t)
 	exec(t, d.admin, `insert into core.outbox (event_type, event_version, source, content_class, generation, payload,
 		idempotency_key, status)
 		select 'a.b', 1, 'worlds', 'operational', 1, '{}', i::text, 'delivered' from generate_series(1, 300) i`)

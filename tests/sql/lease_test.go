@@ -324,7 +324,9 @@ const leased = "status = 'in_flight', attempts = 1, claim_token = gen_random_uui
 // once.
 func setupUncharged(t *testing.T) *database {
 	t.Helper()
-	return setupAs(t, "just restarted", func(d *database) { d.restarted(t, true) })
+	d := setup(t)
+	d.restarted(t, true)
+	return d
 }
 
 const runOut = "claimed_at = clock_timestamp() - make_interval(secs => o.lease_seconds)"

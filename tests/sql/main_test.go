@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite db/privileges.txt and db/schema
 // testTimeout bounds every wait of these tests; a shared, cold machine is slow.
 const testTimeout = 2 * time.Minute
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { pgtest.MainWith(m, addFixtures) }
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -29,6 +29,9 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// waitTick is how often a test asks for what it waits for.
+const waitTick = 5 * time.Millisecond
 
 // deadline is a context that fails whatever still waits after testTimeout.
 func deadline(t testing.TB) context.Context {

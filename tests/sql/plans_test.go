@@ -25,7 +25,7 @@ func entriesOf(function string) string {
 func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 	t.Parallel()
 	const most = 2500
-	d := setupNew(t)
+	d := setup(t)
 	exec(t, d.admin, `analyze core.outbox; analyze core.event_handled; analyze core.operator_actions; alter table
 		core.outbox disable trigger outbox_notify;
 		select core.generation_announce(3), core.generation_drain(1)`)

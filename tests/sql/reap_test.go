@@ -22,7 +22,9 @@ const expired = `status = 'in_flight', attempts = 1, claim_token = gen_random_uu
 // setupReap is setup on a server that was started before all times, which leases that ran out long ago take.
 func setupReap(t *testing.T) *database {
 	t.Helper()
-	return setupAs(t, "never restarted", func(d *database) { d.restarted(t, false) })
+	d := setup(t)
+	d.restarted(t, false)
+	return d
 }
 
 // restarted says what the functions take the server for.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -360,6 +361,27 @@ func TestInputs(t *testing.T) {
 			t.Errorf("nothing provokes %s", code)
 		}
 	}
+}
+
+// Postgres takes whatever payload the scanner of package events accepts, and gives back an equal value.
+func FuzzPayload(f *testing.F) {
+	for _, in := range inputs() {
+		if payload := in.set["payload"]; len(payload) < 1000 {
+			f.Add([]byte(payload))
+		}
+	}
+	conn := pgtest.Conn(f, pgtest.New(f))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		if events.ValidatePayload(payload) != nil {
+			t.Skip() // TestInputs has what must be refused
+		}
+		stored := value[string](t, conn, "select $1::text::jsonb::text", string(payload))
+		var have, want any
+		must(t, errors.Join(json.Unmarshal([]byte(stored), &have), json.Unmarshal(payload, &want)))
+		if !reflect.DeepEqual(have, want) {
+			t.Errorf("%q is read back as %q", payload, stored)
+		}
+	})
 }
 
 func has(f fields, name string) bool { _, ok := f[name]; return ok }
