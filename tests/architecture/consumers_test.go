@@ -266,11 +266,7 @@ func topology(builders []app.ConsumerBuilder, contracts *events.Contracts) strin
 		fmt.Fprintf(&text, "\n%s %s from %s\n", c.Type, strings.Join(versions, " "), c.Source)
 		s, ok := consumers[c.Type]
 		if !ok {
-			if c.Unconsumed {
-				text.WriteString("  no handler: settles when it is published\n")
-			} else {
-				text.WriteString("  NO HANDLER, and it is not declared Unconsumed: its events stay pending\n")
-			}
+			text.WriteString("  no handler: settles when it is published\n")
 			continue
 		}
 		fmt.Fprintf(&text, "  channel %s, %s, batches of %d, %d at a time\n", s.Channel, s.Mode, s.BatchSize, s.Concurrency)

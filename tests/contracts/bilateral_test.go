@@ -4,11 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -237,19 +234,10 @@ func TestReadsIsWhatIsDecoded(t *testing.T) {
 func typeName(v any) string { return reflect.TypeOf(v).PkgPath() + "." + reflect.TypeOf(v).Name() }
 
 // decodedIn are the types that the handlers in a folder have decoded, by events.Decode, HandlerOf or BatchHandlerOf.
-func decodedIn(t testing.TB, tree fs.FS, folder string) (names []string) {
+func decodedIn(t *testing.T, tree fs.FS, folder string) (names []string) {
 	t.Helper()
-	files, err := fs.Glob(tree, folder+"/*.go")
-	must(t, err)
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		text, err := fs.ReadFile(tree, file)
-		must(t, err)
-		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Base(file), text, parser.SkipObjectResolution)
-		must(t, err)
-		ast.Inspect(parsed, func(n ast.Node) bool {
+	for _, file := range parsed(t, tree, folder) {
+		ast.Inspect(file.File, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.IndexExpr:
 				called, ok := n.X.(*ast.SelectorExpr)

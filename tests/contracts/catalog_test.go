@@ -146,11 +146,7 @@ func eventPage(t *testing.T, c events.Contract, versions []int) string {
 	line("## Consumers\n")
 	s, ok := consumers()[c.Type]
 	if !ok {
-		if c.Unconsumed {
-			line("None: it settles when it is published.")
-		} else {
-			line("NONE, and it is not declared Unconsumed: its events stay pending.")
-		}
+		line("None: it settles when it is published.")
 		return text.String()
 	}
 	for _, h := range s.Handlers() {
