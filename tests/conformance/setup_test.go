@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
@@ -34,10 +33,8 @@ func TestMain(m *testing.M) {
 			return err
 		}
 		defer pool.Close()
-		for generation := range events.Generation(2) {
-			if err := publish.Register(ctx, pool, pgtest.Generation+generation, contracts); err != nil {
-				return err
-			}
+		if err := publish.Register(ctx, pool, pgtest.Generation, contracts); err != nil {
+			return err
 		}
 		_, err = pool.Exec(ctx, `create schema suite; grant usage on schema suite to public;
 			create table suite.lines (line text); grant insert on suite.lines to public`)
@@ -58,11 +55,10 @@ func must(t testing.TB, err error) {
 // notification.
 type database struct {
 	*testing.T
-	Worker              *worker.Worker
-	Generation          events.Generation
-	pool                *pgxpool.Pool
-	uow, nextGeneration publish.UnitOfWork
-	got                 *atomic.Pointer[events.Envelope] // the last event of oneHandler's handler
+	Worker *worker.Worker
+	pool   *pgxpool.Pool
+	uow    publish.UnitOfWork
+	got    *atomic.Pointer[events.Envelope] // the last event of oneHandler's handler
 }
 
 func newDatabase(t *testing.T) *database {
@@ -70,12 +66,10 @@ func newDatabase(t *testing.T) *database {
 	url := pgtest.New(t)
 	contracts, err := events.NewContracts(suiteContracts()...)
 	must(t, err)
-	d := &database{T: t, Generation: pgtest.Generation, pool: pgtest.Pool(t, url), got: &atomic.Pointer[events.Envelope]{}}
+	d := &database{T: t, pool: pgtest.Pool(t, url), got: &atomic.Pointer[events.Envelope]{}}
 	d.uow = publish.UnitOfWork{Pool: d.pool, Publishing: publish.Publishing{
-		Contracts: contracts, Generation: d.Generation, Log: slog.New(slog.DiscardHandler),
+		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler),
 	}}
-	d.nextGeneration = d.uow
-	d.nextGeneration.Publishing.Generation++
 	direct, err := pgtx.DirectConfig(url)
 	must(t, err)
 	config, err := pgtx.PoolConfig(url, 8)
@@ -85,8 +79,8 @@ func newDatabase(t *testing.T) *database {
 	must(t, err)
 	t.Cleanup(workers.Close)
 	d.Worker, err = worker.New(worker.Config{
-		Generation: d.Generation, Direct: direct, Pool: workers, Contracts: contracts, Log: slog.New(slog.DiscardHandler),
-		PollInterval: time.Hour, Worker: uuid.New(), Name: "suite",
+		Generation: pgtest.Generation, Direct: direct, Pool: workers, Contracts: contracts,
+		Log: slog.New(slog.DiscardHandler), PollInterval: time.Hour, Worker: uuid.New(), Name: "suite",
 	})
 	must(t, err)
 	return d
@@ -107,39 +101,13 @@ func (d *database) Transact(ctx context.Context, work func(events.PublisherFor) 
 	return d.uow.Do(ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error { return work(p) })
 }
 
-// TransactInNextGeneration publishes into the next generation.
-func (d *database) TransactInNextGeneration(ctx context.Context, work func(events.PublisherFor) error) error {
-	return d.nextGeneration.Do(ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error {
-		return work(p)
-	})
-}
-
-func (d *database) Outcomes(ctx context.Context) ([]eventstest.Outcome, error) {
-	return eventstest.Outcomes(ctx, d.pool)
-}
-
 func (d *database) Publications(ctx context.Context) ([]eventstest.Publication, error) {
-	outcomes, err := d.Outcomes(ctx)
+	outcomes, err := eventstest.Outcomes(ctx, d.pool)
 	publications := make([]eventstest.Publication, len(outcomes))
 	for i, o := range outcomes {
 		publications[i] = o.Publication
 	}
 	return publications, err
-}
-
-// WriteLine inserts a line as the role of any handler.
-func (d *database) WriteLine(ctx context.Context, tx events.Tx, line string) error {
-	_, err := tx.Exec(ctx, "insert into suite.lines values ($1)", line)
-	return err
-}
-
-// Lines returns the committed lines.
-func (d *database) Lines(ctx context.Context) ([]string, error) {
-	rows, err := d.pool.Query(ctx, "select line from suite.lines")
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 func formatted(outcomes ...eventstest.Outcome) (text string) {
