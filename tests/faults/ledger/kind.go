@@ -80,7 +80,13 @@ create trigger record_effect before insert on platform.system_cards for each row
 
 func install(t testing.TB, url, sql string) {
 	t.Helper()
-	if _, err := pgtest.Conn(t, url).Exec(t.Context(), sql); err != nil {
+	_, err := pgtest.Conn(t, url).Exec(t.Context(), sql)
+	must(t, err)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
 }

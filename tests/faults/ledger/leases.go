@@ -115,9 +115,7 @@ func (l *Ledger) VerifyLeases(t testing.TB, url string, executionLog ExecutionLo
 	defer cancel()
 	conn := pgtest.Conn(t, url)
 	executions, err := executionLog.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := leasedState{executions: executions, handled: make(map[handlerKey]time.Time)}
 	found.leases = collect[lease](ctx, t, conn, `select event_id::text, worker::text, leased_at, ends, ended,
 		over_by, refunded from faults.leases order by leased_at`)
@@ -146,13 +144,9 @@ func (l *Ledger) VerifyLeases(t testing.TB, url string, executionLog ExecutionLo
 func collect[T any](ctx context.Context, t testing.TB, conn *pgx.Conn, sql string, args ...any) []T {
 	t.Helper()
 	rows, err := conn.Query(ctx, sql, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all
 }
 

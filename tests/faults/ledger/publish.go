@@ -74,9 +74,7 @@ func (l *Ledger) Publish(t testing.TB, url string, keys ...string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*statementTimeout)
 	defer cancel()
 	conn, err := connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = conn.Close(ctx) }()
 	outcome, err := l.transact(ctx, conn, keys, true)
 	l.record(keys, outcome)

@@ -59,9 +59,7 @@ func (l *Ledger) awaitSettled(ctx context.Context, t testing.TB, conn *pgx.Conn,
 			(select count(*) from core.outbox where status in ('pending', 'in_flight')) +
 			(select count(*) from pg_catalog.pg_stat_activity where application_name = $1 and state like 'idle in%')`,
 			applicationName).Scan(&open)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if open == 0 {
 			return true
 		}

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"spectral/internal/app"
 	"spectral/internal/app/embeddedpg"
 	"spectral/tests/pgtest"
@@ -34,6 +32,13 @@ type Server struct {
 	settings map[string]string
 	running  *embeddedpg.Server // nil while it is stopped
 	last     string             // the URL of the last start
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // New starts an empty server with settings besides those of package embeddedpg.
@@ -53,27 +58,19 @@ func NewMigrated(t testing.TB) (s *Server, database string) {
 		s.start(t, from)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s, database
 }
 
 func prepare(t testing.TB, settings map[string]string) *Server {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "spectral-faults-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the server's own user must enter
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.Chmod(dir, 0o755)) //nolint:gosec // the server's own user must enter
 	s := &Server{dir: dir, settings: map[string]string{"max_connections": "200"}}
 	maps.Copy(s.settings, settings)
 	t.Cleanup(func() {
-		if s.up() != nil {
-			s.Stop(t)
-		}
+		s.Stop(t)
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
@@ -94,21 +91,19 @@ func (s *Server) start(t testing.TB, from string) {
 	running, err := embeddedpg.Start(ctx, embeddedpg.Config{
 		Dir: s.dir, From: from, Settings: s.settings, BinDir: os.Getenv(app.EnvPostgresBin),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running, s.last = running, running.URL("postgres")
 }
 
-// Stop shuts the server down in fast mode.
+// Stop shuts the server down in fast mode, if it runs.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := s.takeDown().Stop(ctx); err != nil {
-		t.Fatal(err)
+	if running := s.takeDown(); running != nil {
+		must(t, running.Stop(ctx))
 	}
 }
 
@@ -118,9 +113,7 @@ func (s *Server) Crash(t testing.TB, how syscall.Signal) {
 	t.Helper()
 	pid := s.postmaster(t)
 	running := s.takeDown()
-	if err := syscall.Kill(pid, how); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(pid, how))
 	select {
 	case <-running.Done():
 	case <-time.After(time.Minute):
@@ -135,24 +128,16 @@ func (s *Server) Demote(t testing.TB) {
 	t.Helper()
 	s.Stop(t)
 	signal := filepath.Join(s.dir, "data", "standby.signal")
-	if err := os.WriteFile(signal, nil, 0o644); err != nil { //nolint:gosec // an empty file, for the server's user
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(signal, nil, 0o644)) //nolint:gosec // an empty file, for the server's user
 	s.Start(t)
 }
 
 // Promote makes a demoted server writable again, without a restart.
 func (s *Server) Promote(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
 	var done bool
-	if err := conn.QueryRow(ctx, "select pg_catalog.pg_promote()").Scan(&done); err != nil || !done {
+	err := pgtest.Conn(t, s.URL("postgres")).QueryRow(t.Context(), "select pg_catalog.pg_promote()").Scan(&done)
+	if err != nil || !done {
 		t.Fatalf("promote: %t %v", done, err)
 	}
 }
@@ -160,20 +145,11 @@ func (s *Server) Promote(t testing.TB) {
 // Login creates a login that is a member of a role, and returns the URL at with that login.
 func (s *Server) Login(t testing.TB, at, name, memberOf string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, "create role "+name+" login password 'test' in role "+memberOf); err != nil {
-		t.Fatal(err)
-	}
+	_, err := pgtest.Conn(t, s.URL("postgres")).Exec(t.Context(),
+		"create role "+name+" login password 'test' in role "+memberOf)
+	must(t, err)
 	u, err := url.Parse(at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.User = url.UserPassword(name, "test")
 	return u.String()
 }
@@ -199,12 +175,6 @@ func (s *Server) Addr() string {
 	return u.Host
 }
 
-func (s *Server) up() *embeddedpg.Server {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.running
-}
-
 func (s *Server) takeDown() *embeddedpg.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,13 +186,9 @@ func (s *Server) takeDown() *embeddedpg.Server {
 func (s *Server) postmaster(t testing.TB) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "data", "postmaster.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	first, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return pid
 }
