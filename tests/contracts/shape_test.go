@@ -117,7 +117,7 @@ func mutations(t testing.TB, example json.RawMessage, values []string) (all []js
 func TestPayloadRulesAgreeWithTheSchemaAndWithGo(t *testing.T) {
 	t.Parallel()
 	ctx := background(t)
-	contracts, err := events.NewContracts(append(pgtest.Contracts(t), everythingContract())...)
+	contracts, err := pgtest.Contracts(everythingContract())
 	must(t, err)
 	conn := registered(ctx, t, pgtest.New(t), contracts)
 	accepted, refused := 0, 0

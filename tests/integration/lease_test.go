@@ -246,7 +246,8 @@ func dedupKeysDecideWhichExecutionCompletes(b *bundle) {
 
 func TestLeases(t *testing.T) {
 	setup(t).cases(aBadResultDoesNotAffectOthers, aLostLeaseCancelsExecute, aSlowClassDelaysNoOther,
-		crashedLeasedRowsRunOneAtATime, heartbeatsRenewLeasesThroughTheirOwnConnections, stopSettlesFinishedWorkAndReleasesTheRest)
+		crashedLeasedRowsRunOneAtATime, heartbeatsRenewLeasesThroughTheirOwnConnections,
+		stopSettlesFinishedWorkAndReleasesTheRest)
 }
 
 // The only connection of the dispatching pool is taken.

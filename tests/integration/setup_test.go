@@ -30,11 +30,7 @@ func TestMain(m *testing.M) { pgtest.MainWith(m, addFixtures) }
 
 // addFixtures registers the test events and creates the tables that handlers write to.
 func addFixtures(ctx context.Context, url string) error {
-	all, err := pgtest.LastingContracts()
-	if err != nil {
-		return err
-	}
-	contracts, err := events.NewContracts(append(all, testContracts()...)...)
+	contracts, err := pgtest.Contracts(testContracts()...)
 	if err != nil {
 		return err
 	}
@@ -135,7 +131,7 @@ func setupSerial(t *testing.T) *bundle {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
 	t.Cleanup(cancel)
-	contracts, err := events.NewContracts(append(pgtest.Contracts(t), testContracts()...)...)
+	contracts, err := pgtest.Contracts(testContracts()...)
 	must(t, err)
 	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts, owner: t, pools: make(map[string]*pgxpool.Pool),
 		generation: pgtest.Generation}

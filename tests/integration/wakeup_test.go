@@ -20,7 +20,8 @@ import (
 func TestWakeUp(t *testing.T) {
 	setup(t).cases(aProducerThatMeetsTheBarrierNotifies, concurrentProducersLeaveNoEventBehind,
 		listenComesBeforeTheFirstPoll, onePollFollowsTheBarrier, theBarrierWaitsForAProducerThatDidNotNotify,
-		theBarrierWaitsForTheElectedProducersLock, thePollDeliversWhenNotificationsAreLost, thePollFindsAnEventWhoseNotifierAborted)
+		theBarrierWaitsForTheElectedProducersLock, thePollDeliversWhenNotificationsAreLost,
+		thePollFindsAnEventWhoseNotifierAborted)
 }
 
 func thePollDeliversWhenNotificationsAreLost(b *bundle) {

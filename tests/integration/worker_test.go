@@ -75,7 +75,8 @@ const insertSQL = `insert into core.outbox (event_type, event_version, source, c
 
 func TestDrain(t *testing.T) {
 	setup(t).cases(aTestsDrainWaitsForWhatHandlersPublish, drainEndsWithItsWorker,
-		drainWaitsForOtherWorkersAndNotForUnhandledTypes, drainWaitsForRunningLeasedAndScheduledEvents, workersReportADrainedOrRetiredGeneration)
+		drainWaitsForOtherWorkersAndNotForUnhandledTypes, drainWaitsForRunningLeasedAndScheduledEvents,
+		workersReportADrainedOrRetiredGeneration)
 }
 
 // The log names what a drain waits for. Two drains at a time both end.

@@ -1,26 +1,15 @@
 package pgtest
 
 import (
-	"testing"
 	"time"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
 )
 
-// Contracts returns the product's contracts. The deadlines of deprecated ones are in the future, so that tests can
-// publish them.
-func Contracts(t testing.TB) []events.Contract {
-	t.Helper()
-	all, err := LastingContracts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
-// LastingContracts is Contracts for the fixtures of MainWith, which have no test.
-func LastingContracts() ([]events.Contract, error) {
+// Contracts returns the contracts of the product and more. Deadlines of deprecated ones are in the future, so that tests
+// can publish them.
+func Contracts(more ...events.Contract) (*events.Contracts, error) {
 	shipped, err := app.Contracts()
 	if err != nil {
 		return nil, err
@@ -31,5 +20,5 @@ func LastingContracts() ([]events.Contract, error) {
 			all[i].Deprecation = &events.Deprecation{Deadline: time.Now().AddDate(1, 0, 0), Successor: c.Deprecation.Successor}
 		}
 	}
-	return all, nil
+	return events.NewContracts(append(all, more...)...)
 }

@@ -96,7 +96,7 @@ func Server(t testing.TB) *embeddedpg.Server {
 }
 
 func start(ctx context.Context) error {
-	err := withPrepared(ctx, func(dir string) (err error) {
+	err := Prepared(ctx, func(dir, _ string) (err error) {
 		c := config()
 		c.Ephemeral, c.From = true, dir
 		server, err = embeddedpg.Start(ctx, c)
@@ -235,15 +235,11 @@ func drop(ctx context.Context, t testing.TB, name string) {
 func Pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	config.ConnConfig.RuntimeParams["search_path"] = ""
 	config.MaxConns = 16
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -287,9 +283,7 @@ func Login(t testing.TB, databaseURL string, memberOf ...string) string {
 		}
 	})
 	u, err := url.Parse(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	u.User = url.UserPassword(name, "test")
 	return u.String()
 }

@@ -23,14 +23,8 @@ import (
 const keptClusters = 6
 
 // Prepared calls use with the folder of a prepared, stopped server, for embeddedpg.Config.From, and the name of its
-// migrated database.
-func Prepared(ctx context.Context, use func(from, database string) error) error {
-	return withPrepared(ctx, func(dir string) error { return use(dir, templateName) })
-}
-
-// withPrepared calls use with the folder of a prepared, stopped server. Of several test binaries one prepares it, and
-// none removes it while use runs.
-func withPrepared(ctx context.Context, use func(dir string) error) (err error) {
+// migrated database. Of several test binaries one prepares it, and none removes it while use runs.
+func Prepared(ctx context.Context, use func(from, database string) error) (err error) {
 	cache, err := embeddedpg.CacheFolder()
 	if err != nil {
 		return err
@@ -62,7 +56,7 @@ func withPrepared(ctx context.Context, use func(dir string) error) (err error) {
 	if err := os.Chtimes(dir, now, now); err != nil {
 		return err
 	}
-	return use(dir)
+	return use(dir, templateName)
 }
 
 // preparedName names a cluster by the server's version, the contracts and the migrations.
