@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -179,18 +180,12 @@ func (c *cluster) run(at string) (stop func()) {
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	must(c, cmd.Start())
-	stopped := false
-	stop = func() {
-		c.Helper()
-		if stopped {
-			return
-		}
-		stopped = true
+	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		if err := cmd.Wait(); err != nil {
 			c.Errorf("the workers end with %v:\n%s", err, errs.String())
 		}
-	}
+	})
 	c.Cleanup(stop)
 	return stop
 }
