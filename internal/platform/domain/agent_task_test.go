@@ -19,12 +19,17 @@ var (
 	otherEvent = uuid.MustParse("22222222-2222-4222-8222-222222222222")
 )
 
-func newTask(t *testing.T) *AgentTask {
+func must(t testing.TB, err error) {
 	t.Helper()
-	task, err := NewAgentTask(uuid.New(), uuid.New(), "card_briefing", taskObject, 0, taskBegun)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func newTask(t *testing.T) *AgentTask {
+	t.Helper()
+	task, err := NewAgentTask(uuid.New(), uuid.New(), "card_briefing", taskObject, 0, taskBegun)
+	must(t, err)
 	return task
 }
 
@@ -76,6 +81,10 @@ func TestTaskTransitions(t *testing.T) {
 		}
 	}
 	const nothing, superseded, refused = "nothing to do", "superseded", "refused"
+	// firstRun is for what a run does: only the first, and while it is the last
+	firstRun := func(leads string) [7]string {
+		return [7]string{superseded, leads, superseded, superseded, superseded, superseded, superseded}
+	}
 	for _, c := range []struct {
 		name   string
 		change func(*AgentTask) error
@@ -85,23 +94,20 @@ func TestTaskTransitions(t *testing.T) {
 		{"start for another event", start(otherEvent),
 			[7]string{"running", nothing, nothing, nothing, nothing, nothing, nothing}},
 		{"record a step", func(a *AgentTask) error { return a.RecordStep(1, "look_up", taskObject, taskLater) },
-			[7]string{superseded, "running", superseded, superseded, superseded, superseded, superseded}},
-		{"requeue", func(a *AgentTask) error { return a.Requeue(1, "", taskLater) },
-			[7]string{superseded, "queued", superseded, superseded, superseded, superseded, superseded}},
+			firstRun("running")},
+		{"requeue", func(a *AgentTask) error { return a.Requeue(1, "", taskLater) }, firstRun("queued")},
 		{"requeue after an error", func(a *AgentTask) error { return a.Requeue(1, "no answer", taskLater) },
-			[7]string{superseded, "queued", superseded, superseded, superseded, superseded, superseded}},
+			firstRun("queued")},
 		{"await approval", func(a *AgentTask) error { return a.AwaitApproval(1, "delivery", "Deliver it?", taskLater) },
-			[7]string{superseded, "awaiting_approval", superseded, superseded, superseded, superseded, superseded}},
-		{"succeed", func(a *AgentTask) error { return a.Succeed(1, taskObject, taskLater) },
-			[7]string{superseded, "succeeded", superseded, superseded, superseded, superseded, superseded}},
-		{"fail", func(a *AgentTask) error { return a.Fail(1, "no", taskLater) },
-			[7]string{superseded, "failed", superseded, superseded, superseded, superseded, superseded}},
+			firstRun("awaiting_approval")},
+		{"succeed", func(a *AgentTask) error { return a.Succeed(1, taskObject, taskLater) }, firstRun("succeeded")},
+		{"fail", func(a *AgentTask) error { return a.Fail(1, "no", taskLater) }, firstRun("failed")},
 		{"stop", func(a *AgentTask) error {
 			if a.Status == TaskRunning && a.Run == 1 {
 				a.Cancellation = &Cancellation{RequestedBy: "a person", RequestedAt: taskBegun}
 			}
 			return a.Stop(1, taskLater)
-		}, [7]string{superseded, "cancelled", superseded, superseded, superseded, superseded, superseded}},
+		}, firstRun("cancelled")},
 		{"approve", func(a *AgentTask) error { return a.Approve("ada", "", taskLater) },
 			[7]string{refused, refused, refused, "queued", refused, refused, refused}},
 		{"reject", func(a *AgentTask) error { return a.Reject("ada", "not now", taskLater) },
@@ -146,9 +152,7 @@ func TestTaskStepsAreStored(t *testing.T) {
 	t.Parallel()
 	task := taskIn(t, TaskRunning)
 	for range 2 { // the first answer may be lost
-		if err := task.RecordStep(1, "look_up", taskObject, taskLater); err != nil {
-			t.Fatal(err)
-		}
+		must(t, task.RecordStep(1, "look_up", taskObject, taskLater))
 	}
 	task.Start(taskEvent, taskLater)
 	if err := task.RecordStep(2, "look_up", taskObject, taskLater); err == nil || len(task.Steps) != 1 {
@@ -166,9 +170,7 @@ func TestTaskStepsAreStored(t *testing.T) {
 		}
 	}
 	for i := len(task.Steps); i < MaxTaskSteps; i++ {
-		if err := task.RecordStep(2, fmt.Sprintf("step_%d", i), taskObject, taskLater); err != nil {
-			t.Fatal(err)
-		}
+		must(t, task.RecordStep(2, fmt.Sprintf("step_%d", i), taskObject, taskLater))
 	}
 	if err := task.RecordStep(2, "one_more", taskObject, taskLater); err == nil {
 		t.Error("a task has no end of steps")
@@ -203,9 +205,7 @@ func TestTaskTriesAreCounted(t *testing.T) {
 		}
 	}
 	task.Start(taskEvent, taskLater)
-	if err := task.Fail(task.Run, "given up", taskLater); err != nil {
-		t.Fatal(err)
-	}
+	must(t, task.Fail(task.Run, "given up", taskLater))
 	if err := task.Retry(taskLater); err != nil || task.Tries != 0 || task.FailureReason != "" || task.LastError != "" {
 		t.Errorf("a retry begins as %+v, %v", task, err)
 	}
@@ -217,9 +217,7 @@ func TestApprovalDecidesHowATaskContinues(t *testing.T) {
 	if err := task.Approve(" ", "", taskLater); !errors.As(err, new(*InvalidTaskError)) {
 		t.Errorf("approved by a person without a name: %v", err)
 	}
-	if err := task.Approve("ada", "fine", taskLater); err != nil {
-		t.Fatal(err)
-	}
+	must(t, task.Approve("ada", "fine", taskLater))
 	want := Approval{Gate: "delivery", Question: "Deliver it?", RequestedAt: taskBegun, Verdict: Approved,
 		DecidedBy: "ada", DecidedAt: taskLater, Comment: "fine"}
 	if *task.Approval != want || task.Tries != 0 || task.Status != TaskQueued {
@@ -237,9 +235,7 @@ func TestCancelledTaskStopsAfterItsStep(t *testing.T) {
 	t.Parallel()
 	asked := func() *AgentTask {
 		task := taskIn(t, TaskRunning)
-		if err := errors.Join(task.Cancel("ada", taskBegun), task.Cancel("bob", taskLater)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(task.Cancel("ada", taskBegun), task.Cancel("bob", taskLater)))
 		if task.Cancellation.RequestedBy != "ada" || !task.Cancellation.RequestedAt.Equal(taskBegun) {
 			t.Fatalf("%+v", task.Cancellation)
 		}

@@ -19,10 +19,15 @@ func contracts(t testing.TB) *events.Contracts {
 	deprecated.Deprecation = &events.Deprecation{Deadline: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC),
 		Successor: happenedType}
 	all, err := events.NewContracts(happened, deprecated)
+	must(t, err)
+	return all
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
 }
 
 func newRecorder(t testing.TB) *eventstest.Recorder {
@@ -33,9 +38,7 @@ func newRecorder(t testing.TB) *eventstest.Recorder {
 func TestRecorderReturnsCopies(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
-	if err := r.Publish(t.Context(), happened(t, `{"n": 1}`)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Publish(t.Context(), happened(t, `{"n": 1}`)))
 	copy(r.Published()[0].Payload, `{"n": 2}`)
 	if got := string(r.Published()[0].Payload); got != `{"n": 1}` {
 		t.Fatalf("recorded is now %s", got)
@@ -61,9 +64,7 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 		}()
 	}
 	for range 4 {
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 	}
 	if n := len(r.Published()); n != 4*2*each {
 		t.Fatalf("%d events are recorded, want %d", n, 4*2*each)
@@ -76,9 +77,7 @@ func TestRecorderGoesByItsClockAndContext(t *testing.T) {
 	r := eventstest.NewRecorder(contracts(t), func() time.Time { return at })
 	e := happened(t, `{"n": 1}`)
 	e.EventType = "worlds.suite.deprecated"
-	if err := r.Publish(t.Context(), e); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Publish(t.Context(), e))
 	if got := r.Published()[0].OccurredAt; !got.Equal(at.Truncate(time.Microsecond)) {
 		t.Fatalf("occurred at %s", got)
 	}

@@ -61,10 +61,8 @@ func TestRequirePublished(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
 	long := strings.Repeat("long ", 100)
-	if err := r.Publish(t.Context(), happened(t, `{"n": 1, "text": "one"}`), happened(t, `{"n": 2, "text": "`+long+`"}`),
-		happened(t, `{"n": 2}`)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Publish(t.Context(), happened(t, `{"n": 1, "text": "one"}`), happened(t, `{"n": 2, "text": "`+long+`"}`),
+		happened(t, `{"n": 2}`)))
 	if e := eventstest.RequirePublished(t, r, happenedType, is(1),
 		says("one")); string(e.Payload) != `{"n": 1, "text": "one"}` {
 		t.Errorf("found %s", e.Payload)
@@ -128,9 +126,7 @@ func TestALongListIsCut(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
 	for range 33 {
-		if err := r.Publish(t.Context(), happened(t, `{"n": 1}`)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Publish(t.Context(), happened(t, `{"n": 1}`)))
 	}
 	if got := failureOf(t,
 		func(t *failing) { eventstest.RequirePublished[any](t, r, happenedType) }); !strings.HasSuffix(got,

@@ -20,6 +20,13 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // In a long outage a worker makes a bounded number of attempts, however short its poll interval, and logs the reason
 // once for each state. The clock is the bubble's.
 func TestALongOutageCostsFewAttempts(t *testing.T) {
@@ -34,35 +41,23 @@ func TestALongOutageCostsFewAttempts(t *testing.T) {
 		}
 		const url = "postgres://u@127.0.0.1:1/d?sslmode=disable"
 		direct, err := pgtx.DirectConfig(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		direct.DialFunc = refuse(&listens)
 		config, err := pgtx.PoolConfig(url, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		config.ConnConfig.DialFunc = refuse(&polls)
 		pool, err := pgxpool.NewWithConfig(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer pool.Close()
 		contracts, err := events.NewContracts()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var log bytes.Buffer
 		l, err := New(Config{
 			Generation: 1, Direct: direct, Pool: pool, Contracts: contracts, Log: slog.New(slog.NewTextHandler(&log, nil)),
 			Worker: uuid.New(), Name: "test", PollInterval: 50 * time.Millisecond,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, l.Start(t.Context()))
 		synctest.Wait()
 		state, reason := l.Health().Now()
 		if state != notify.Reconnecting || !strings.Contains(reason, "connection refused") || listens.Load() != 1 {
@@ -84,9 +79,7 @@ func TestALongOutageCostsFewAttempts(t *testing.T) {
 		if a, b := listens.Load(), polls.Load(); a > 200 || b > 200 || a < 100 || b < 100 {
 			t.Fatalf("%d attempts to listen and %d to poll in an hour", a, b)
 		}
-		if err := l.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Stop(t.Context()))
 		if n := strings.Count(log.String(), "level=WARN"); n != 2 {
 			t.Fatalf("%d warnings: %s", n, log.String())
 		}
