@@ -173,17 +173,9 @@ func (s *listenerSuite) outcome(e events.Envelope) eventstest.Outcome {
 // await polls a condition for which there is no signal.
 func (s *listenerSuite) await(what string, condition func() bool) {
 	s.Helper()
-	deadline := time.NewTimer(testTimeout)
-	defer deadline.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			all, err := eventstest.Outcomes(s.Context(), s.pool)
-			s.Fatalf("%s did not happen within %s; the events (%v):\n%s", what, testTimeout, err, formatted(all...))
-		}
+	if !pgtest.Eventually(testTimeout, condition) {
+		all, err := eventstest.Outcomes(s.Context(), s.pool)
+		s.Fatalf("%s did not happen within %s; the events (%v):\n%s", what, testTimeout, err, formatted(all...))
 	}
 }
 

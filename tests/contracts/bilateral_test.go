@@ -236,8 +236,8 @@ func typeName(v any) string { return reflect.TypeOf(v).PkgPath() + "." + reflect
 // decodedIn are the types that the handlers in a folder have decoded, by events.Decode, HandlerOf or BatchHandlerOf.
 func decodedIn(t *testing.T, tree fs.FS, folder string) (names []string) {
 	t.Helper()
-	for _, file := range parsed(t, tree, folder) {
-		ast.Inspect(file.File, func(n ast.Node) bool {
+	for _, file := range parsed(t, tree, folder+"/*.go") {
+		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.IndexExpr:
 				called, ok := n.X.(*ast.SelectorExpr)

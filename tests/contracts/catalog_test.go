@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
+	"go/format"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -253,16 +253,13 @@ func fieldsOf(at string, s *jsonschema.Schema) (fields []string) {
 	return fields
 }
 
-// folderOf is where a package of ours is.
-func folderOf(pkg string) string { return strings.TrimPrefix(pkg, "spectral/") }
-
 // commentsOf are the doc comments of the structs and fields of a payload's package, by Type and Type.Field, on one
 // line. A field without one is an error: the page would not say what it means.
 func commentsOf(t *testing.T, tree fs.FS, payload reflect.Type) map[string]string {
 	t.Helper()
 	comments := make(map[string]string)
-	for _, file := range parsed(t, tree, folderOf(payload.PkgPath())) {
-		ast.Inspect(file.File, func(n ast.Node) bool {
+	for _, file := range parsed(t, tree, strings.TrimPrefix(payload.PkgPath(), "spectral/")+"/*.go") {
+		ast.Inspect(file, func(n ast.Node) bool {
 			declaration, ok := n.(*ast.GenDecl)
 			if !ok || declaration.Tok != token.TYPE {
 				return true
@@ -307,30 +304,13 @@ func commentsOf(t *testing.T, tree fs.FS, payload reflect.Type) map[string]strin
 
 func oneLine(comment string) string { return strings.Join(strings.Fields(comment), " ") }
 
-// parsedFile is a file and what it was parsed from.
-type parsedFile struct {
-	*ast.File
+// positions are those in all files that parsed has returned.
+var positions = token.NewFileSet()
 
-	text      []byte
-	positions *token.FileSet
-}
-
-// source is a declaration with its comment, as it is written.
-func (f parsedFile) source(d *ast.GenDecl) string {
-	from := d.Pos()
-	if d.Doc != nil {
-		from = d.Doc.Pos()
-	}
-	return string(f.text[f.positions.Position(from).Offset:f.positions.Position(d.End()).Offset]) + "\n"
-}
-
-// parsed are a file, or a folder's files but its tests; none if there is no folder.
-func parsed(t *testing.T, tree fs.FS, at string) (files []parsedFile) {
+// parsed are the files that match a pattern, but tests.
+func parsed(t *testing.T, tree fs.FS, pattern string) (files []*ast.File) {
 	t.Helper()
-	if !strings.HasSuffix(at, ".go") {
-		at = path.Join(at, "*.go")
-	}
-	names, err := fs.Glob(tree, at)
+	names, err := fs.Glob(tree, pattern)
 	must(t, err)
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
@@ -338,10 +318,9 @@ func parsed(t *testing.T, tree fs.FS, at string) (files []parsedFile) {
 		}
 		text, err := fs.ReadFile(tree, name)
 		must(t, err)
-		positions := token.NewFileSet()
 		file, err := parser.ParseFile(positions, name, text, parser.ParseComments)
 		must(t, err)
-		files = append(files, parsedFile{File: file, text: text, positions: positions})
+		files = append(files, file)
 	}
 	return files
 }
@@ -353,7 +332,7 @@ type protocol struct{ name, doc, code string }
 func protocolsOf(t *testing.T, tree fs.FS, folder string) (protocols []protocol) {
 	t.Helper()
 	types, sources := make(map[string]*ast.GenDecl), make(map[string]string) // by name
-	for _, file := range parsed(t, tree, folder) {
+	for _, file := range parsed(t, tree, folder+"/*.go") {
 		for _, d := range file.Decls {
 			declaration, ok := d.(*ast.GenDecl)
 			if !ok || declaration.Tok != token.TYPE && declaration.Tok != token.VAR {
@@ -367,7 +346,9 @@ func protocolsOf(t *testing.T, tree fs.FS, folder string) (protocols []protocol)
 				case *ast.ValueSpec:
 					name = spec.Names[0].Name
 				}
-				types[name], sources[name] = declaration, file.source(declaration)
+				var source strings.Builder
+				must(t, format.Node(&source, positions, declaration))
+				types[name], sources[name] = declaration, source.String()+"\n"
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func forgotten(t *testing.T, tree fs.FS, elsewhere map[string]string) (problems 
 	t.Helper()
 	listed := make(map[string]bool)
 	for _, file := range parsed(t, tree, "internal/app/contracts.go") {
-		for name := range selected(file.File) {
+		for name := range selected(file) {
 			listed[name] = true
 		}
 	}
@@ -47,14 +47,14 @@ func forgotten(t *testing.T, tree fs.FS, elsewhere map[string]string) (problems 
 			if err != nil || !entry.IsDir() || strings.HasSuffix(path, "/contracts/events") {
 				return err
 			}
-			for _, file := range parsed(t, tree, path) {
-				for name := range selected(file.File) {
+			for _, file := range parsed(t, tree, path+"/*.go") {
+				for name := range selected(file) {
 					used[name] = true
 				}
 			}
 			return nil
 		}))
-		for _, file := range parsed(t, tree, "internal/"+scope+"/contracts/events") {
+		for _, file := range parsed(t, tree, "internal/"+scope+"/contracts/events/*.go") {
 			for _, declaration := range file.Decls {
 				function, ok := declaration.(*ast.FuncDecl)
 				if !ok || !strings.HasSuffix(function.Name.Name, "Contract") {

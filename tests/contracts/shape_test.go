@@ -154,13 +154,11 @@ func TestPayloadRulesAgreeWithTheSchemaAndWithGo(t *testing.T) {
 	}
 }
 
-// registered returns a connection to a database at url that has the contracts, with the function pg_temp.refusal.
+// registered returns a connection to a database at url that has the contracts.
 func registered(ctx context.Context, t *testing.T, url string, contracts *events.Contracts) *pgx.Conn {
 	t.Helper()
 	conn := pgtest.Conn(t, url)
 	must(t, publish.Register(ctx, conn, pgtest.Generation, contracts))
-	_, err := conn.Exec(ctx, triesToPublish)
-	must(t, err)
 	return conn
 }
 
@@ -179,30 +177,17 @@ func compiled(t *testing.T, c events.Contract) *validation.Schema {
 	return schema
 }
 
-// triesToPublish makes a function that publishes and returns what refuses that, in one round trip.
-const triesToPublish = `create function pg_temp.refusal(p_type text, p_source text, p_payload jsonb,
-	p_version integer, out code text, out field text, out message text,
-	out detail text, out hint text) language plpgsql as $$ begin
-	perform core.outbox_publish(p_type, p_source, p_payload, p_event_version => p_version);
-exception when others then
-	get stacked diagnostics code = returned_sqlstate, field = column_name, message = message_text,
-		detail = pg_exception_detail, hint = pg_exception_hint;
-end $$`
-
-// publishBySQL returns a *pgconn.PgError, or nil.
+// publishBySQL returns what refuses the event, or nil.
 func publishBySQL(ctx context.Context, t testing.TB, conn *pgx.Conn, c events.Contract,
 	payload json.RawMessage) *pgconn.PgError {
 	t.Helper()
-	var refusal pgconn.PgError
-	var code, field, message, detail, hint *string
-	must(t, conn.QueryRow(ctx, "select * from pg_temp.refusal($1, $2, $3, $4)", c.Type, c.Source, payload, c.Version).
-		Scan(&code, &field, &message, &detail, &hint))
-	if code == nil {
-		return nil
+	_, err := conn.Exec(ctx, "select core.outbox_publish($1, $2, $3, p_event_version => $4)", c.Type, c.Source, payload,
+		c.Version)
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		must(t, err)
 	}
-	refusal.Code, refusal.ColumnName, refusal.Message, refusal.Detail, refusal.Hint = *code, *field, *message, *detail,
-		*hint
-	return &refusal
+	return refusal
 }
 
 func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {

@@ -160,16 +160,8 @@ func pass(t testing.TB, d time.Duration) {
 
 func (b *bundle) eventually(what string, within time.Duration, condition func() bool) {
 	b.Helper()
-	deadline := time.NewTimer(within)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			b.Fatalf("%s did not happen within %s", what, within)
-		}
+	if !pgtest.Eventually(within, condition) {
+		b.Fatalf("%s did not happen within %s", what, within)
 	}
 }
 

@@ -530,14 +530,8 @@ func (g *gate) awaitEntered(t testing.TB) {
 // eventually polls a condition in the database for which there is no signal.
 func (b *bundle) eventually(what string, condition func() bool) {
 	b.Helper()
-	deadline := time.NewTimer(testTimeout)
-	defer deadline.Stop()
-	for pause := 2 * time.Millisecond; !condition(); pause = min(pause*3/2, 50*time.Millisecond) {
-		select {
-		case <-time.After(pause):
-		case <-deadline.C:
-			b.Fatalf("%s did not happen within %s", what, testTimeout)
-		}
+	if !pgtest.Eventually(testTimeout, condition) {
+		b.Fatalf("%s did not happen within %s", what, testTimeout)
 	}
 }
 

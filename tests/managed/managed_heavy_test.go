@@ -23,6 +23,7 @@ import (
 	"spectral/internal/app"
 	"spectral/internal/app/embeddedpg"
 	"spectral/tests/faults/process"
+	"spectral/tests/pgtest"
 )
 
 // otherServers is the variable for folders of further Postgres programs, separated as in PATH.
@@ -134,20 +135,13 @@ func (c *cluster) try(at, sql string) (string, error) {
 // await repeats a query until it returns want.
 func (c *cluster) await(at, sql, want string) {
 	c.Helper()
-	deadline := time.NewTimer(testTimeout)
-	defer deadline.Stop()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		have, err := c.try(at, sql)
-		if err == nil && have == want {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			c.Fatalf("%s returns %q, want %q (%v)", sql, have, want, err)
-		}
+	var have string
+	var err error
+	if !pgtest.Eventually(testTimeout, func() bool {
+		have, err = c.try(at, sql)
+		return err == nil && have == want
+	}) {
+		c.Fatalf("%s returns %q, want %q (%v)", sql, have, want, err)
 	}
 }
 

@@ -78,21 +78,10 @@ func Start(t testing.TB, mode Mode, backend string) *Bouncer {
 		_ = cmd.Process.Kill()
 		<-ended
 	})
-	deadline := time.After(startTimeout)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if b.console("show version") == nil {
-			return b
-		}
-		select {
-		case <-tick.C:
-		case <-ended:
-			t.Fatalf("pgbouncer ended at once: %s", b.output.String())
-		case <-deadline:
-			t.Fatalf("pgbouncer accepts no connections after %s", startTimeout)
-		}
+	if !pgtest.Eventually(startTimeout, func() bool { return b.console("show version") == nil }) {
+		t.Fatalf("pgbouncer accepts no connections after %s: %s", startTimeout, b.output.String())
 	}
+	return b
 }
 
 // Redirect changes the backend to the same database of another server. Clients stay connected.

@@ -7,8 +7,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// Contracts returns the contracts of the product and more. Deadlines of deprecated ones are in the future, so that tests
-// can publish them.
+// Contracts returns the contracts of the product and more. Deadlines of deprecated ones are in the future, so that
+// tests can publish them.
 func Contracts(more ...events.Contract) (*events.Contracts, error) {
 	shipped, err := app.Contracts()
 	if err != nil {

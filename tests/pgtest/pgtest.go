@@ -244,6 +244,22 @@ func Pool(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
+// Eventually asks for a condition of which there is no signal until it is true, and reports whether that was in time.
+func Eventually(within time.Duration, condition func() bool) bool {
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			return false
+		}
+	}
+	return true
+}
+
 // Conn opens a connection that is closed when the test ends.
 func Conn(t testing.TB, url string) *pgx.Conn {
 	t.Helper()

@@ -66,7 +66,7 @@ func NewStandby(t testing.TB) *Standby {
 		_ = server.Process.Signal(syscall.SIGQUIT)
 		<-ended
 	})
-	s.await(ctx, t, "select pg_is_in_recovery()", ended, &output)
+	s.await(t, "select pg_is_in_recovery()", &output)
 	return s
 }
 
@@ -115,35 +115,24 @@ func (s *Standby) Address() string { return s.address }
 // Promote makes the standby a primary.
 func (s *Standby) Promote(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	s.await(ctx, t, "select pg_promote(true, 60)", nil, nil)
+	s.await(t, "select pg_promote(true, 60)", new(bytes.Buffer))
 }
 
-func (s *Standby) await(ctx context.Context, t testing.TB, query string, ended <-chan struct{}, output *bytes.Buffer) {
+func (s *Standby) await(t testing.TB, query string, output *bytes.Buffer) {
 	t.Helper()
-	ask := func() (yes bool, err error) {
-		conn, err := pgx.Connect(ctx, s.Of(t, server.URL("postgres")))
-		if err != nil {
-			return false, err
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var err error
+	if !Eventually(time.Minute, func() (yes bool) {
+		var conn *pgx.Conn
+		if conn, err = pgx.Connect(ctx, s.Of(t, server.URL("postgres"))); err != nil {
+			return false
 		}
 		defer func() { _ = conn.Close(ctx) }()
-		return yes, conn.QueryRow(ctx, query).Scan(&yes)
-	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		yes, err := ask()
-		if yes && err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ended:
-			t.Fatalf("the standby ended at once: %s", output.String())
-		case <-ctx.Done():
-			t.Fatalf("the standby does not return true for %s: %v", query, err)
-		}
+		err = conn.QueryRow(ctx, query).Scan(&yes)
+		return yes
+	}) {
+		t.Fatalf("the standby does not return true for %s: %v: %s", query, err, output.String())
 	}
 }
 

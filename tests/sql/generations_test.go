@@ -1,10 +1,14 @@
 package sql_test
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"spectral/tests/pgtest"
 )
 
 // acted are the actions that were recorded, with by whom, the generation and the details.
@@ -155,17 +159,10 @@ func TestGenerationStatus(t *testing.T) {
 		// another session than the worker's: one is not blocked by its own locks
 		d.run(t, line{"worker 3",
 			fmt.Sprintf("select string_agg(concat_ws(' ', event_type, due, scheduled, in_flight, workers), '') || '' from "+
-				"core.generation_backlog(%d)", generation), cmpOr(want, "-")})
+				"core.generation_backlog(%d)", generation), cmp.Or(want, "-")})
 	}
 	d.run(t, line{"", "delete from core.outbox; delete from core.deployments; select count(*) from " +
 		"core.generation_status()", "0"})
-}
-
-func cmpOr(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a
 }
 
 const retire = "select core.generation_retire(3, 'ann')"
@@ -173,34 +170,27 @@ const retire = "select core.generation_retire(3, 'ann')"
 // retires calls until the answer begins so: transactions of the server's own are waited for as well.
 func (d *database) retires(t *testing.T, want string) string {
 	t.Helper()
-	tick := time.NewTicker(waitTick)
-	defer tick.Stop()
-	for ctx := deadline(t); ; <-tick.C {
-		answer, _ := d.ask(t, "operator", retire)
-		if strings.HasPrefix(answer, want) {
-			return answer
-		}
-		if !strings.HasPrefix(answer, "waiting") && !strings.HasPrefix(answer, "closing") || ctx.Err() != nil {
-			t.Fatalf("retiring answers %q, want %q", answer, want)
-		}
+	return d.retiring(t, want, func(answer string) bool { return strings.HasPrefix(answer, want) }, "waiting", "closing")
+}
+
+// retiring calls until the answer is as wanted. Until then it must begin like one of before.
+func (d *database) retiring(t *testing.T, want string, is func(string) bool, before ...string) (answer string) {
+	t.Helper()
+	ended := pgtest.Eventually(testTimeout, func() bool {
+		answer, _ = d.ask(t, "operator", retire)
+		return is(answer) || !slices.ContainsFunc(before, func(b string) bool { return strings.HasPrefix(answer, b) })
+	})
+	if !ended || !is(answer) {
+		t.Fatalf("retiring answers %q, want %q", answer, want)
 	}
+	return answer
 }
 
 // waitsFor calls until a session is what is waited for.
 func (d *database) waitsFor(t *testing.T, as string) {
 	t.Helper()
 	pid := fmt.Sprintf("pid %d of ", d.session(t, as).PgConn().PID())
-	tick := time.NewTicker(waitTick)
-	defer tick.Stop()
-	for ctx := deadline(t); ; <-tick.C {
-		answer, _ := d.ask(t, "operator", retire)
-		if strings.Contains(answer, pid) {
-			return
-		}
-		if !strings.HasPrefix(answer, "waiting: for ") || ctx.Err() != nil {
-			t.Fatalf("retiring beside %s answers %q", as, answer)
-		}
-	}
+	d.retiring(t, pid, func(answer string) bool { return strings.Contains(answer, pid) }, "waiting: for ")
 }
 
 // draining is setup with a generation 3 that drains. Its tests are not parallel: retiring waits for all transactions of
@@ -296,7 +286,7 @@ func TestRetireRacesPublishers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := draining(t)
 			d.same(t, "worlds", "", c.before...)
-			d.run(t, line{"operator", retire, cmpOr(c.closing, "closing*")})
+			d.run(t, line{"operator", retire, cmp.Or(c.closing, "closing*")})
 			d.same(t, "worlds", c.refused, c.after...)
 			if c.refused != "" {
 				d.run(t, line{"worlds", "rollback", ""})

@@ -30,9 +30,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// waitTick is how often a test asks for what it waits for.
-const waitTick = 5 * time.Millisecond
-
 // deadline is a context that fails whatever still waits after testTimeout.
 func deadline(t testing.TB) context.Context {
 	t.Helper()

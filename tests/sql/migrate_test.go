@@ -14,7 +14,6 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/pressly/goose/v3"
 
@@ -183,20 +182,17 @@ func TestAnotherEditionIsRefused(t *testing.T) {
 	}
 }
 
-// waitFor asks every few milliseconds until the answer is yes.
+// waitFor asks until the answer is yes.
 func waitFor(t *testing.T, q querier, question string) {
 	t.Helper()
-	tick := time.NewTicker(waitTick)
-	defer tick.Stop()
-	for ctx := deadline(t); ; <-tick.C {
-		var yes bool
-		if err := q.QueryRow(ctx, question).Scan(&yes); err != nil {
-			t.Errorf("%s: %v", question, err)
-			return
-		}
-		if yes {
-			return
-		}
+	var err error
+	ctx := deadline(t)
+	yes := pgtest.Eventually(testTimeout, func() (yes bool) {
+		err = q.QueryRow(ctx, question).Scan(&yes)
+		return yes || err != nil
+	})
+	if err != nil || !yes {
+		t.Errorf("%s: %v", question, err)
 	}
 }
 

@@ -65,6 +65,26 @@ func TestPublishDefaults(t *testing.T) {
 	d.run(t, line{"worlds", "select core.outbox_publish('{card}', 'worlds', '{}')", "SP019 generation"})
 }
 
+// Two generations live side by side, and only one of them handles a type: its events must not settle unhandled because
+// the other's build says so, nor the other's wait for ever, whichever version they are of.
+func TestWhetherATypeIsConsumedIsTheGenerations(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, "select core.generation_announce(3), core.generation_announce(4)")
+	register := func(generation, version int, consumed bool) line {
+		return line{"", fmt.Sprintf(`select core.event_types_register(%d, '[{"event_type": "worlds.a", "event_version": %d,
+			"source": "worlds", "content_class": "operational", "consumed": %t}]')`, generation, version, consumed), ""}
+	}
+	published := func(generation, version int, want string) line {
+		return line{"", fmt.Sprintf(`select core.outbox_publish('worlds.a', 'worlds', '{}', p_event_version => %d,
+			p_generation => %d); select status from core.outbox order by id desc limit 1`, version, generation), want}
+	}
+	d.run(t, register(1, 1, false), register(3, 2, true), register(4, 2, false),
+		published(1, 1, "delivered"), published(3, 1, "pending"), published(3, 2, "pending"), published(4, 1, "delivered"),
+		published(4, 2, "delivered"), published(1, 2, "delivered"),
+		register(4, 2, true), published(4, 1, "pending")) // another build of the same generation
+}
+
 // All events of a call are published or none, in the order of the call: by time-ordered ids.
 func TestPublishMany(t *testing.T) {
 	t.Parallel()

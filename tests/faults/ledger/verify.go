@@ -49,30 +49,21 @@ func (l *Ledger) Verify(t testing.TB, url string, expect Expect) {
 // with the rows that are pending.
 func (l *Ledger) awaitSettled(ctx context.Context, t testing.TB, conn *pgx.Conn, within time.Duration) bool {
 	t.Helper()
-	deadline := time.NewTimer(within)
-	defer deadline.Stop()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var open int
-		err := conn.QueryRow(ctx, `select
+	var open int
+	settled := pgtest.Eventually(within, func() bool {
+		must(t, conn.QueryRow(ctx, `select
 			(select count(*) from core.outbox where status in ('pending', 'in_flight')) +
 			(select count(*) from pg_catalog.pg_stat_activity where application_name = $1 and state like 'idle in%')`,
-			applicationName).Scan(&open)
-		must(t, err)
-		if open == 0 {
-			return true
-		}
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			rows := collect[struct{ Row string }](ctx, t, conn, `select o::text from (select id, status, attempts, created_at,
-				available_at, last_error, handler_failures from core.outbox where status in ('pending', 'in_flight')
-				order by created_at limit $1) o`, mostProblems)
-			t.Errorf("%d events are still pending after %s (the ledger: %v):\n%v", open, within, l.Counts(), rows)
-			return false
-		}
+			applicationName).Scan(&open))
+		return open == 0
+	})
+	if !settled {
+		rows := collect[struct{ Row string }](ctx, t, conn, `select o::text from (select id, status, attempts, created_at,
+			available_at, last_error, handler_failures from core.outbox where status in ('pending', 'in_flight')
+			order by created_at limit $1) o`, mostProblems)
+		t.Errorf("%d events are still pending after %s (the ledger: %v):\n%v", open, within, l.Counts(), rows)
 	}
+	return settled
 }
 
 type event struct {

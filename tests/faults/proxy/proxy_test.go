@@ -65,16 +65,8 @@ func (b *bundle) rows() (n int) {
 // lost.
 func (b *bundle) eventually(n int) {
 	b.Helper()
-	deadline := time.NewTimer(testTimeout)
-	defer deadline.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for b.rows() != n {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			b.Fatalf("%d rows, want %d", b.rows(), n)
-		}
+	if !pgtest.Eventually(testTimeout, func() bool { return b.rows() == n }) {
+		b.Fatalf("%d rows, want %d", b.rows(), n)
 	}
 }
 
@@ -103,8 +95,7 @@ func TestActionsLoseTheMessageOrTheReply(t *testing.T) {
 	}{
 		{"reset before it", proxy.Reset, false, 0},
 		{"reset after it", proxy.ForwardThenReset, false, 1},
-		{"discarded", proxy.Discard, true, 0},
-		{"frozen", proxy.Freeze, true, 0},
+		{"discarded", proxy.Discard, true, 0}, {"frozen", proxy.Freeze, true, 0},
 		{"replies dropped", proxy.DropReplies, true, 1},
 	}
 	for _, c := range cases {
@@ -161,12 +152,8 @@ func TestCommitOfFindsTheTransactionOfAStatement(t *testing.T) {
 		args   []any
 		want   int
 	}{
-		{true, prepared, []any{1}, 1},
-		{true, "select $1::int", []any{1}, 1},
-		{true, prepared, []any{1}, 2},
-		{false, prepared, []any{1}, 2},
-		{true, "select 1", nil, 2},
-		{true, insert, nil, 3},
+		{true, prepared, []any{1}, 1}, {true, "select $1::int", []any{1}, 1}, {true, prepared, []any{1}, 2},
+		{false, prepared, []any{1}, 2}, {true, "select 1", nil, 2}, {true, insert, nil, 3},
 	} {
 		if transact(c.commit, c.sql, c.args...); commits != c.want {
 			t.Errorf("transaction %d: %d commits, want %d", i, commits, c.want)

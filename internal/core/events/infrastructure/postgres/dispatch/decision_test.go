@@ -120,21 +120,13 @@ func TestPostgresErrorsAreClassified(t *testing.T) {
 		class   string
 		means   disposition
 	}{
-		{"23505", 1, "IntegrityError", transient},
-		{"23505", 2, "IntegrityError", terminal},
-		{"23P01", 1, "IntegrityError", transient},
-		{"23514", 0, "IntegrityError", terminal},
-		{"23503", 0, "IntegrityError", transient},
-		{"23503", 1, "IntegrityError", transient},
-		{"23503", 2, "IntegrityError", terminal},
-		{"40001", 0, "SerializationError", free},
-		{"40P01", 0, "DeadlockError", free},
-		{"57P01", 0, "ConnectionError", free},
-		{"08006", 0, "ConnectionError", free},
-		{"57014", 0, "TimeoutError", transient},
-		{"25P02", 0, "AbortedTransaction", transient},
-		{"42501", 0, "DatabaseError", transient},
-		{"22012", 0, "DatabaseError", transient},
+		{"23505", 1, "IntegrityError", transient}, {"23505", 2, "IntegrityError", terminal},
+		{"23P01", 1, "IntegrityError", transient}, {"23514", 0, "IntegrityError", terminal}, {"23503", 0, "IntegrityError", transient},
+		{"23503", 1, "IntegrityError", transient}, {"23503", 2, "IntegrityError", terminal},
+		{"40001", 0, "SerializationError", free}, {"40P01", 0, "DeadlockError", free},
+		{"57P01", 0, "ConnectionError", free}, {"08006", 0, "ConnectionError", free},
+		{"57014", 0, "TimeoutError", transient}, {"25P02", 0, "AbortedTransaction", transient},
+		{"42501", 0, "DatabaseError", transient}, {"22012", 0, "DatabaseError", transient},
 	} {
 		f := Classify(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: c.code, Message: "m"}), c.earlier)
 		if f.Class != c.class || f.disposition != c.means {
