@@ -148,28 +148,6 @@ func TestADeprecatedTypeIsRefusedFromItsDeadlineOn(t *testing.T) {
 	must(t, producing(t, pool, older, slog.New(slog.DiscardHandler), 1))
 }
 
-func TestDeprecationsThatMakeNoSenseAreRefused(t *testing.T) {
-	t.Parallel()
-	with := func(d events.Deprecation) error {
-		_, err := events.NewContracts(events.Contract{
-			Type: oldType, Version: 1, Source: events.Worlds, Payload: noted{}, ContentClass: events.Operational,
-			Deprecation: &d,
-		})
-		return err
-	}
-	soon := time.Now().Add(time.Hour)
-	for want, d := range map[string]events.Deprecation{
-		"deprecation has no deadline":                        {Successor: newType},
-		"must be another event type":                         {Deadline: soon, Successor: oldType},
-		`names "" as successor`:                              {Deadline: soon},
-		"its successor worlds.note.taken.v2 has no contract": {Deadline: soon, Successor: newType},
-	} {
-		if err := with(d); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: want %q", err, want)
-		}
-	}
-}
-
 // Who publishes an older version, which fits the newest, goes on, on a new database too; and a deprecation is of all
 // versions.
 func TestOlderVersionsAreRegisteredAndDeprecatedWithTheNewest(t *testing.T) {

@@ -4,6 +4,7 @@ package faults_test
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -11,7 +12,6 @@ import (
 	"spectral/tests/faults/ledger"
 	"spectral/tests/faults/process"
 	"spectral/tests/faults/proxy"
-	"spectral/tests/pgbouncer"
 )
 
 func TestRollingRestartLosesNothing(t *testing.T) {
@@ -44,7 +44,7 @@ func TestEventOfFrozenWorkerIsDeliveredByAnother(t *testing.T) {
 	frozen.Freeze()
 	held.release() // the handler's statement ends; the frozen worker does not read the reply
 	b.eventually("another worker has delivered what the frozen one held", 75*time.Second, func() bool {
-		return b.card("held-1").Status == "delivered"
+		return strings.HasPrefix(b.card("held-1"), "delivered")
 	})
 	frozen.Thaw()
 	// Alone again, the thawed worker delivers new events.
@@ -131,21 +131,6 @@ func endsItsProcess(t *testing.T, do, memory string, neighbours int, key func(in
 	process.Supervise(t, b.testCommand(memory), restartPause)
 	// the first crash was also that of the batch
 	l.Verify(t, b.direct(), ledger.Expect{Within: 6 * testTimeout, Failed: map[string]int{killer: 4}})
-}
-
-// Publishers and the workers' pools connect through a transaction pooler, the listen connections directly.
-func TestEventsAreDeliveredThroughATransactionPooler(t *testing.T) {
-	b := setup(t)
-	l := ledger.New(ledger.Cards())
-	running := b.runAll(3, b.worker, pgbouncer.Start(t, pgbouncer.Transaction, b.worker).URL)
-	load := l.Start(t, ledger.Load{
-		URL: pgbouncer.Start(t, pgbouncer.Transaction, b.publisher).URL, Publishers: 8, Rate: 25, PerTx: 5, Seed: seed(t),
-	})
-	pass(t, 8*time.Second)
-	load.Stop()
-	t.Log(l.Counts())
-	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
-	wantRunning(t, running)
 }
 
 func TestConnectionLostAroundCommitRepeatsNothing(t *testing.T) {

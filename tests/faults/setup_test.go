@@ -222,16 +222,10 @@ func (h *cardLock) release() {
 	must(h.T, err)
 }
 
-type row struct {
-	Status   string
-	Attempts int
-}
-
-func (b *bundle) card(key string) (r row) {
+// card returns the status and the attempts of a card's event.
+func (b *bundle) card(key string) string {
 	b.Helper()
-	r.Status = one[string](b, "select status from core.outbox where payload ->> 'title' = $1", key)
-	r.Attempts = one[int](b, "select attempts from core.outbox where payload ->> 'title' = $1", key)
-	return r
+	return one[string](b, "select status || ' ' || attempts from core.outbox where payload ->> 'title' = $1", key)
 }
 
 // workers is the real binary, built when a test first needs it.

@@ -190,7 +190,7 @@ func New(t testing.TB) string {
 		if !errors.Is(err, errChanged) {
 			t.Logf("the test's database is dropped: %v", err)
 		}
-		drop(ctx, t, d.name)
+		drop(t, d.name)
 	})
 	return server.URL(d.name)
 }
@@ -200,11 +200,7 @@ func NewEmpty(t testing.TB) string {
 	t.Helper()
 	Server(t)
 	name := create(t, " strategy file_copy")
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		drop(ctx, t, name)
-	})
+	t.Cleanup(func() { drop(t, name) })
 	return server.URL(name)
 }
 
@@ -224,8 +220,10 @@ func create(t testing.TB, from string) string {
 	return name
 }
 
-func drop(ctx context.Context, t testing.TB, name string) {
+func drop(t testing.TB, name string) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	if err := administer(ctx, "drop database "+name+" with (force)"); err != nil {
 		t.Errorf("drop the test's database: %v", err)
 	}

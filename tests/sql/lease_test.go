@@ -320,21 +320,13 @@ func unleased(pairs ...string) map[string]string {
 const leased = "status = 'in_flight', attempts = 1, claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), " +
 	"claimed_by = '" + worker1 + "'"
 
-// setupUncharged is setup on a server that was started after all leases: one that ran out is no crash, and is due at
-// once.
-func setupUncharged(t *testing.T) *database {
-	t.Helper()
-	d := setup(t)
-	d.restarted(t, true)
-	return d
-}
-
 const runOut = "claimed_at = clock_timestamp() - make_interval(secs => o.lease_seconds)"
 
 // A worker that has lost its lease changes nothing, and is told so.
 func TestALostLeaseChangesNothing(t *testing.T) {
 	t.Parallel()
-	d := setupUncharged(t)
+	d := setup(t)
+	d.restarted(t, true) // a lease that ran out is no crash then, and is due at once
 	worker := d.login(t, "spectral_worker")
 	b := d.listen(t, "outbox_gen_1")
 	const (
@@ -399,10 +391,10 @@ func TestAHeldLeaseChangesItsRow(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	worker := d.login(t, "spectral_worker")
-	b := d.listen(t, "outbox_gen_1")
+	b := d.listen(t, "outbox_gen_1_slow")
 	for _, h := range holders {
 		t.Run(h.name, func(t *testing.T) {
-			d.rows(t, 2, `attempts = 6, crashes = 2, failure_history = '[{"replayed_by": "me"}]'`)
+			d.rows(t, 2, `channel = 'outbox_gen_1_slow', attempts = 6, crashes = 2, failure_history = '[{"replayed_by": "me"}]'`)
 			l := leaseRows(t, worker, "p_limit => 2", "p_worker => '"+worker1+"'", "p_handlers => '{worlds.a}'")[0]
 			b.received(t, d)
 			at := value[time.Time](t, d.admin, "select clock_timestamp()")
@@ -415,7 +407,7 @@ func TestAHeldLeaseChangesItsRow(t *testing.T) {
 			if !reflect.DeepEqual(other, d.row(t, 2)) {
 				t.Error("another row changed")
 			}
-			if have := b.received(t, d)["outbox_gen_1"]; have != h.notifies {
+			if have := b.received(t, d)["outbox_gen_1_slow"]; have != h.notifies {
 				t.Errorf("it notifies %d times, want %d", have, h.notifies)
 			}
 		})
@@ -562,45 +554,6 @@ func TestHeartbeat(t *testing.T) {
 		line{"worker", "begin", ""}, beat("1 true", "{worlds.c}", 1),
 		line{"", "select count(*) from (select from core.outbox where id = '{1}' for update skip locked) f", "0"},
 		line{"worker", "rollback", ""}, line{"", "select lease_handler from core.outbox where id = '{1}'", "worlds.b"})
-}
-
-// What brings rows back, on the rows 1 to 3 of which the third has another channel.
-var returns = []struct {
-	name, sql string
-	notifies  int
-}{
-	{"retry", "select core.outbox_retry_leased(id, at, 0, 'E', '{}', true, token) from unnest($1::uuid[], " +
-		"$2::timestamptz[], $3::uuid[]) as l(id, at, token)", 3},
-	{"release", "select core.outbox_release($1, $2, $3)", 2},
-	{"reap", "select core.outbox_reap() from (select $1::uuid[], $2::timestamptz[], $3::uuid[]) as unused", 2},
-}
-
-func TestWhatComesBackNotifiesAtCommit(t *testing.T) {
-	t.Parallel()
-	d := setupUncharged(t)
-	for _, c := range returns {
-		t.Run(c.name, func(t *testing.T) {
-			d.rows(t, 3, "channel = case when o.payload ->> 'n' = '3' then 'outbox_gen_1_slow' else 'outbox_gen_1' end")
-			leases := leaseRows(t, d.admin, "p_limit => 3")
-			if c.name == "reap" {
-				exec(t, d.admin, "update core.outbox o set "+runOut)
-			}
-			b := d.listen(t, "outbox_gen_1", "outbox_gen_1_slow", "outbox_default")
-			tx := begin(t, d.login(t, "spectral_worker"))
-			exec(t, tx, c.sql, named(leases)...)
-			if have := b.received(t, d); len(have) > 0 {
-				t.Errorf("it notifies %v before it is committed", have)
-			}
-			must(t, tx.Commit(deadline(t)))
-			want := map[string]int{"outbox_gen_1": c.notifies - 1, "outbox_gen_1_slow": 1}
-			if have := b.received(t, d); !maps.Equal(have, want) {
-				t.Errorf("it notifies %v, want %v", have, want)
-			}
-			if have := numbers(leaseRows(t, d.admin, "p_limit => 9")); len(have) != 3 {
-				t.Errorf("rows %v are due, want all", have)
-			}
-		})
-	}
 }
 
 // A row that comes back must not lie below a claim watermark that has risen in between: its transaction takes its id

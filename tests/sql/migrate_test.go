@@ -304,11 +304,7 @@ func wantSchema(t testing.TB, at string) {
 func TestSchema(t *testing.T) {
 	at := pgtest.New(t)
 	if *update {
-		head, _, found := strings.Cut(db.Schema, "\n\n")
-		if !found {
-			t.Fatal("db/schema.txt has no head")
-		}
-		must(t, os.WriteFile("../../db/schema.txt", []byte(head+"\n\n"+dump(t, at)), 0o644))
+		rewrite(t, "schema.txt", db.Schema, dump(t, at))
 		return
 	}
 	if schema, _, err := app.Compare(deadline(t), pgtest.Conn(t, at)); err != nil || len(schema) > 0 {

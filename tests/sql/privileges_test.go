@@ -17,24 +17,22 @@ import (
 func TestPrivileges(t *testing.T) {
 	conn := pgtest.Conn(t, pgtest.New(t))
 	if *update {
-		rewritePrivileges(t, conn)
+		lines, err := app.EffectivePrivileges(deadline(t), conn)
+		must(t, err)
+		rewrite(t, "privileges.txt", db.Privileges, strings.Join(lines, "\n")+"\n")
 		return
 	}
 	wantPrivileges(t, conn, nil, nil)
 }
 
-func rewritePrivileges(t *testing.T, conn *pgx.Conn) {
+// rewrite writes what a file of db has behind its head.
+func rewrite(t *testing.T, file, old, rest string) {
 	t.Helper()
-	lines, err := app.EffectivePrivileges(deadline(t), conn)
-	must(t, err)
-	head, _, found := strings.Cut(db.Privileges, "\n\n")
+	head, _, found := strings.Cut(old, "\n\n")
 	if !found {
-		t.Fatal("db/privileges.txt has no head")
+		t.Fatalf("db/%s has no head", file)
 	}
-	if err := os.WriteFile("../../db/privileges.txt", []byte(head+"\n\n"+strings.Join(lines, "\n")+"\n"),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("../../db/"+file, []byte(head+"\n\n"+rest), 0o644))
 }
 
 func wantPrivileges(t *testing.T, conn *pgx.Conn, missing, unexpected []string) {

@@ -119,10 +119,20 @@ func TestContractsRefuseWhatDisagrees(t *testing.T) {
 	if _, err := events.NewContracts(contract(), second); err != nil {
 		t.Fatal(err)
 	}
+	deprecated := func(d events.Deprecation) func(*events.Contract) {
+		return func(c *events.Contract) { c.Type, c.Deprecation = "worlds.b.happened", &d }
+	}
+	soon := time.Now().Add(time.Hour)
 	for name, c := range map[string]struct {
 		break_ func(*events.Contract)
 		want   string
 	}{
+		"no deadline":  {deprecated(events.Deprecation{Successor: "worlds.c"}), "deprecation has no deadline"},
+		"no successor": {deprecated(events.Deprecation{Deadline: soon}), `names "" as successor`},
+		"its own successor": {deprecated(events.Deprecation{Deadline: soon, Successor: "worlds.b.happened"}),
+			"must be another event type"},
+		"an unknown successor": {deprecated(events.Deprecation{Deadline: soon, Successor: "worlds.c"}),
+			"its successor worlds.c has no contract"},
 		"the same twice": {func(*events.Contract) {}, "declared twice"},
 		"type":           {func(c *events.Contract) { c.Type = "Nonsense" }, "type must be"},
 		"version":        {func(c *events.Contract) { c.Version = 0 }, "version is 0"},

@@ -141,17 +141,6 @@ func TestMemoryStates(t *testing.T) {
 	}
 }
 
-func TestInvalidMemoriesAreRefused(t *testing.T) {
-	t.Parallel()
-	const want = "statement has 2001 bytes, the limit is 2000\nscope is \"galaxy\", must be agent or workspace"
-	if err := domain.ValidateMemory("galaxy", strings.Repeat("x", 2001)); err == nil || err.Error() != want {
-		t.Errorf("%v, want %q", err, want)
-	}
-	if err := domain.ValidateMemory(domain.AgentMemory, strings.Repeat("x", domain.MaxMemoryBytes)); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestCurationOutcomeIsFinal(t *testing.T) {
 	t.Parallel()
 	rulings := []domain.CurationRuling{
@@ -175,7 +164,7 @@ func TestCurationOutcomeIsFinal(t *testing.T) {
 	}
 }
 
-func TestInvalidCurationIsRefused(t *testing.T) {
+func TestInvalidMemoriesAndCurationAreRefused(t *testing.T) {
 	t.Parallel()
 	id := uuid.New()
 	for want, err := range map[string]error{
@@ -184,12 +173,15 @@ func TestInvalidCurationIsRefused(t *testing.T) {
 			Note: strings.Repeat("x", 2001)}.Validate(noon),
 		"decision_id is missing\napplied_at is missing\noutcome is \"pending\", must be applied or refused": domain.
 			CurationRuling{Outcome: "pending"}.Validate(),
+		"statement has 2001 bytes, the limit is 2000\nscope is \"galaxy\", must be agent or workspace": domain.
+			ValidateMemory("galaxy", strings.Repeat("x", 2001)),
 		"reason is missing": domain.CurationRuling{DecisionID: id, Outcome: "refused", AppliedAt: noon}.Validate(),
 		"reason is given, but the decision was applied": domain.CurationRuling{DecisionID: id, Outcome: "applied",
 			Reason: "superseded", AppliedAt: noon}.Validate(),
 		"reason has 501 bytes, the limit is 500": domain.CurationRuling{DecisionID: id, Outcome: "refused",
 			Reason: strings.Repeat("x", 501), AppliedAt: noon}.Validate(),
 		"": errors.Join(domain.CurationRuling{DecisionID: id, Outcome: "applied", AppliedAt: noon}.Validate(),
+			domain.ValidateMemory(domain.AgentMemory, strings.Repeat("x", domain.MaxMemoryBytes)),
 			domain.CurationDecision{CandidateID: id, Verdict: "approve", DecidedBy: "ada", DecidedAt: noon}.Validate(noon)),
 	} {
 		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {

@@ -29,8 +29,9 @@ func clusterFacts(t *testing.T, revision, failures int64) domain.CandidateFacts 
 	return facts
 }
 
-func TestInvalidFactsAreRefused(t *testing.T) {
+func TestInvalidValuesAreRefused(t *testing.T) {
 	t.Parallel()
+	id := uuid.New()
 	_, cluster := domain.ClusterFacts(uuid.Nil, -1, " ", 0, 0)
 	_, memory := domain.MemoryFacts(uuid.Nil, 0, strings.Repeat("x", domain.MaxStatementBytes+1), 0)
 	_, unknownRevision := domain.ClusterFacts(clusterID, 0, "s", 1, 1)
@@ -40,7 +41,16 @@ func TestInvalidFactsAreRefused(t *testing.T) {
 			"number of occurrences is 0, must be at least 1\nnumber of kinds is 0, must be at least 1": cluster,
 		"memory_id is missing\nversion is 0, must be at least 1\nstatement has 4001 bytes, the limit is 4000\n" +
 			"number of occurrences is 0, must be at least 1": memory,
-		"": errors.Join(unknownRevision, longest),
+		"decision_id is missing\ncandidate_id is missing\ndecided_at is missing\n" +
+			`verdict is "maybe", must be approve or reject`: domain.CurationDecision{Verdict: "maybe"}.Validate(noon),
+		"scan_id is missing\nsubject is missing\nfinished_at is missing": domain.IndexedScan{}.Validate(noon),
+		"decision_id is missing\nrule_id has 201 bytes, the limit is 200\ndecided_at is missing": domain.RuleDecision{
+			RuleID: strings.Repeat("x", 201)}.Validate(noon),
+		"": errors.Join(unknownRevision, longest,
+			domain.CurationDecision{ID: id, CandidateID: id, Verdict: domain.Approve, DecidedAt: noon}.
+				Validate(noon.Add(-check.MaxClockLead)),
+			domain.IndexedScan{ScanID: id, Subject: "card:a", FinishedAt: noon}.Validate(noon),
+			domain.RuleDecision{DecisionID: id, RuleID: "r", DecidedAt: noon}.Validate(noon)),
 	} {
 		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%v, want %q", err, want)
@@ -207,18 +217,5 @@ func TestLaterDecisionWins(t *testing.T) {
 		if candidate.State != c.state || candidate.DecisionID.UUID != (uuid.UUID{15: c.stands}) {
 			t.Errorf("%s: the candidate is %s by %s", name, candidate.State, candidate.DecisionID.UUID)
 		}
-	}
-}
-
-func TestInvalidDecisionsAreRefused(t *testing.T) {
-	t.Parallel()
-	good := domain.CurationDecision{ID: uuid.New(), CandidateID: uuid.New(), Verdict: domain.Approve, DecidedAt: noon}
-	if err := good.Validate(noon.Add(-check.MaxClockLead)); err != nil {
-		t.Error(err)
-	}
-	const want = "decision_id is missing\ncandidate_id is missing\ndecided_at is missing\n" +
-		`verdict is "maybe", must be approve or reject`
-	if err := (domain.CurationDecision{Verdict: "maybe"}).Validate(noon); err == nil || err.Error() != want {
-		t.Errorf("%v, want %q", err, want)
 	}
 }

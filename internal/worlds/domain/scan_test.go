@@ -114,17 +114,6 @@ func TestFindingsHaveOneEntryPerKind(t *testing.T) {
 	}
 }
 
-func TestInvalidIndexedScansAreRefused(t *testing.T) {
-	t.Parallel()
-	if err := (domain.IndexedScan{ScanID: uuid.New(), Subject: "card:a", FinishedAt: now}).Validate(now); err != nil {
-		t.Error(err)
-	}
-	const want = "scan_id is missing\nsubject is missing\nfinished_at is missing"
-	if err := (domain.IndexedScan{}).Validate(now); err == nil || err.Error() != want {
-		t.Errorf("%v, want %q", err, want)
-	}
-}
-
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func TestHealthFollowsFromTheShareOfOverrides(t *testing.T) {
@@ -162,16 +151,5 @@ func TestHealthDoesNotDependOnTheOrderOfDecisions(t *testing.T) {
 		if got := domain.HealthOf(decisions); !reflect.DeepEqual(got, want) {
 			t.Errorf("%v\nadds up to %+v\nwant %+v", decisions, got, want)
 		}
-	}
-}
-
-func TestInvalidRuleDecisionsAreRefused(t *testing.T) {
-	t.Parallel()
-	if err := (domain.RuleDecision{DecisionID: uuid.New(), RuleID: "r", DecidedAt: now}).Validate(now); err != nil {
-		t.Error(err)
-	}
-	const want = "decision_id is missing\nrule_id has 201 bytes, the limit is 200\ndecided_at is missing"
-	if err := (domain.RuleDecision{RuleID: strings.Repeat("x", 201)}).Validate(now); err == nil || err.Error() != want {
-		t.Errorf("%v, want %q", err, want)
 	}
 }
