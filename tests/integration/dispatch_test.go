@@ -18,13 +18,6 @@ func (b *bundle) runs(sql string) bool {
 		where datname = current_database() and query = $1 and state = 'active')`, sql)
 }
 
-func wantDelivered(t testing.TB, s dispatch.Settlement) {
-	t.Helper()
-	if s.Outcome != dispatch.Delivered {
-		t.Fatalf("%s: %s", s.Outcome, s.LastError)
-	}
-}
-
 func TestDispatch(t *testing.T) {
 	setup(t).cases(aLostConnectionAffectsOnlyItsOwnEvent, aTxIsRevokedWhenItsHandlerReturns, failuresAreClassified,
 		rowsOfABackendThatOutlivesItsConnectionAreClaimed, workersShareOneRetrySchedule)

@@ -13,14 +13,9 @@ import (
 	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
-	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/domain"
 	"spectral/tests/pgtest"
 )
-
-func (b *bundle) publishCard() *application.PublishCard {
-	return app.NewPublishCard(b.uow)
-}
 
 // projection is the product's consumer of published cards.
 func projection() events.Subscription {
@@ -41,7 +36,7 @@ func aPublishedCardIsNotifiedAndProjected(b *bundle, l *testWorker) {
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
 	must(b.T, err)
 	workspace := newWorkspace()
-	version, err := b.publishCard().Publish(b.ctx, workspace, card(b.T, "harbour", "The Harbour of Veyra"))
+	version, err := app.NewPublishCard(b.uow).Publish(b.ctx, workspace, card(b.T, "harbour", "The Harbour of Veyra"))
 	must(b.T, err)
 	if version != 1 {
 		b.Fatalf("version is %d", version)
@@ -72,7 +67,7 @@ func aPublishedCardIsNotifiedAndProjected(b *bundle, l *testWorker) {
 
 func anOlderVersionNeverOverwritesANewerOne(b *bundle, l *testWorker) {
 	workspace := newWorkspace()
-	publish := b.publishCard()
+	publish := app.NewPublishCard(b.uow)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	for _, title := range []string{"first", "second", "third"} {
 		_, err := publish.Publish(b.ctx, workspace, card(b.T, "harbour", title))
@@ -93,7 +88,7 @@ func concurrentVersionsOfACardDiffer(b *bundle, _ *testWorker) {
 	const n = 4
 	workspace := newWorkspace()
 	countOf(b.T, n, func() (bool, error) {
-		_, err := b.publishCard().Publish(b.ctx, workspace, card(b.T, "harbour", "title"))
+		_, err := app.NewPublishCard(b.uow).Publish(b.ctx, workspace, card(b.T, "harbour", "title"))
 		return true, err
 	})
 	if got := one[int](b, "select count(distinct payload -> 'version')::int from core.outbox"); got != n {

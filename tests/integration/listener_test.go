@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/tests/pgtest"
@@ -138,7 +139,7 @@ func TestLoginSettingsDoNotAffectWorkers(t *testing.T) {
 			return writeEffect("platform.one")(ctx, tx, e)
 		})), projection())
 	before := b.notifierPIDs()
-	_, err = b.publishCard().Publish(b.ctx, newWorkspace(), card(t, "中é", "T中é"))
+	_, err = app.NewPublishCard(b.uow).Publish(b.ctx, newWorkspace(), card(t, "中é", "T中é"))
 	must(t, err)
 	l.awaitDelivered(1)
 	if n := one[int](b, `select count(*)::int from platform.system_cards s
