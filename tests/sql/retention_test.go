@@ -414,8 +414,8 @@ func TestSweepsReadARowAgainOnceTheyLockIt(t *testing.T) {
 				perform pg_advisory_xact_lock_shared(7);
 				return core.expired_row($1, $2, $3, $4, $5, $6, $7, $8);
 			end $$;
-		grant execute on function core.outbox_expired to public; select pg_advisory_lock(7);
-		alter function core.retention_sweep set lock_timeout = 0`)
+		grant execute on function core.outbox_expired to public; alter function core.retention_sweep set lock_timeout = 0;
+		select pg_advisory_lock(7)`)
 	swept := d.later(t, "superuser", "select rows from core.retention_sweep('core.retention_tombstone_outbox')")
 	d.run(t, line{"operator", "select core.outbox_replay('{1}', 1)", "1"}, line{"", "select pg_advisory_unlock(7)", "t"})
 	if have := swept(); have != "1" {
