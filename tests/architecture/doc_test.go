@@ -6,7 +6,7 @@
 //   - package_docs_test.go: each package has one package doc
 //   - consumers_test.go: consumers and contracts agree; testdata/topology.txt shows which event reaches which handlers
 //   - functions_test.go: the migrations have the functions of db/functions
-//   - sqlc_test.go, sqlc_generate_test.go: generated queries stay within their context; the second runs sqlc (tag sqlc)
+//   - sqlc_test.go, sqlc_generate_test.go: each context reads its own migrations; the second generates again (tag sqlc)
 //   - words_test.go: the word list and the length of lines
 //
 // This writes the generated files:

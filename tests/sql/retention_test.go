@@ -47,7 +47,7 @@ func sweepAll(t testing.TB, q querier, limit int) swept {
 				t.Fatalf("%s after %v: %d rows, then %v, leads: %t", step.Function, after, n, next, led)
 			}
 			if after = next; n > 0 {
-				all[step.Subject+"."+string(step.Action)] += n
+				all[step.Subject+"."+step.Action] += n
 			}
 		}
 	}
