@@ -155,13 +155,13 @@ func (m *Migrator) retryLocked(ctx context.Context, migrate func() error) error 
 	}
 }
 
-// ComparePrivileges is [ComparePrivileges] on the database.
-func (m *Migrator) ComparePrivileges(ctx context.Context) (missing, unexpected []string, err error) {
+// Compare is [Compare] on the database.
+func (m *Migrator) Compare(ctx context.Context) (schema, privileges []Difference, err error) {
 	err = withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
-		missing, unexpected, err = ComparePrivileges(ctx, conn)
+		schema, privileges, err = Compare(ctx, conn)
 		return err
 	})
-	return missing, unexpected, err
+	return schema, privileges, err
 }
 
 // Down undoes step, which must still be the newest (see [Migrator.Newest]). It refuses to lose data, and waits for

@@ -25,7 +25,7 @@ type Left struct {
 
 // Differences compares the database with this build. It refuses one that is not migrated to the newest step of this
 // build.
-func (m *Migrator) Differences(ctx context.Context) (found []Difference, err error) {
+func (m *Migrator) Differences(ctx context.Context) ([]Difference, error) {
 	newest, err := m.Newest(ctx)
 	if err != nil {
 		return nil, err
@@ -33,12 +33,8 @@ func (m *Migrator) Differences(ctx context.Context) (found []Difference, err err
 	if newest == nil || newest.Version != LatestMigration() {
 		return nil, errors.New("the database is not migrated to this build's newest step: run `workers migrate up`")
 	}
-	err = withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
-		schema, privileges, err := Compare(ctx, conn)
-		found = slices.Concat(schema, privileges)
-		return err
-	})
-	return found, err
+	schema, privileges, err := m.Compare(ctx)
+	return slices.Concat(schema, privileges), err
 }
 
 // Repair makes functions, triggers, policies, row security, owners and privileges what this build's sources say, and
@@ -152,9 +148,9 @@ func (r *repair) try(subject, statement string, asLogin bool) (refused string) {
 // differences returns those that are left.
 func (r *repair) differences() (found []Difference) {
 	if r.err == nil {
-		var d differences
-		d, r.err = compare(r.ctx, r.tx)
-		found = slices.Concat(d.schema, d.privileges)
+		var schema, privileges []Difference
+		schema, privileges, r.err = compare(r.ctx, r.tx)
+		found = slices.Concat(schema, privileges)
 	}
 	return found
 }
@@ -221,78 +217,58 @@ func rowSecurity(definition string) string {
 	return " " + enable + " row level security, " + force + " row level security"
 }
 
-var (
-	grantForm = regexp.MustCompile(`^(?:default of (\S+?)( in schema \S+)?: )?` +
-		`grant (\w+(?: \(\S+\))?) on (.*) to (\S+)( with grant option)?$`)
-	memberForm  = regexp.MustCompile(`^grant (\S+) to (\S+) (inherit|noinherit) (set|noset)( admin)?$`)
-	ownerForm   = regexp.MustCompile(`^owner \S+ of (.*)$`)
-	schemaForm  = regexp.MustCompile(`^schema (\S+) owner (\S+)$`)
-	revokedForm = regexp.MustCompile(`^(?:default of (\S+): revoke (\w+) on (\w+) from its owner|` +
-		`revoked (.*) on (.*) from its owner (\S+))$`)
-	roleForm = regexp.MustCompile(`^role (\S+) (.*)$`)
-)
-
-// privilegeFix returns the SQL that grants a missing line of db/privileges.txt, or revokes an unexpected one. It is
-// empty if there is none, or another line has it.
-func privilegeFix(d Difference) string {
-	line, wanted := d.Subject, d.Want != ""
-	if g := ownerForm.FindStringSubmatch(line); g != nil {
-		return "alter " + strings.Replace(g[1], "function ", "routine ", 1) + " owner to " + ownerRole
-	}
-	if strings.ContainsAny(line, `'$;`) { // no name of ours has these, and another's must not end a literal or a statement
-		return ""
-	}
-	if g := grantForm.FindStringSubmatch(line); g != nil {
-		role, schema, what, object, to, option := g[1], g[2], g[3], strings.Replace(g[4], "view ", "table ", 1), g[5], g[6]
-		if object == "the database" {
-			statement := direction(wanted, what, "database %I", to, option)
-			return "do $$ begin execute format('" + statement + "', current_database()); end $$"
-		}
-		if role != "" {
-			return "alter default privileges for role " + role + schema + " " + direction(wanted, what, object, to, option)
-		}
-		return direction(wanted, what, object, to, option)
-	}
-	if g := memberForm.FindStringSubmatch(line); g != nil {
-		if !wanted { // only a grantor can revoke its grant
-			return fmt.Sprintf(`do $$ declare v record; begin
+// privilegeFixes have the SQL that grants a missing line of db/privileges.txt, or revokes an unexpected one, by the
+// form of the line. The first form that matches holds; where the SQL is empty, another line has the fix, or there is
+// none.
+var privilegeFixes = []struct {
+	form          *regexp.Regexp
+	grant, revoke string
+}{
+	{regexp.MustCompile(`^owner \S+ of function (.*)$`), "", "alter routine $1 owner to " + ownerRole},
+	{regexp.MustCompile(`^owner \S+ of (.*)$`), "", "alter $1 owner to " + ownerRole},
+	// no name of ours has these characters, and another's must not end a literal or a statement
+	{regexp.MustCompile(`^.*['$;].*$`), "", ""},
+	{regexp.MustCompile(`^schema (\S+) owner (\S+)$`), "alter schema $1 owner to $2", ""},
+	{regexp.MustCompile(`^default of (\S+): revoke (\w+) on (\w+) from its owner$`), "",
+		"alter default privileges for role $1 grant $2 on $3 to $1"},
+	{regexp.MustCompile(`^default of (.*): grant (\w+) on (\w+) to (\S+)( with grant option)?$`),
+		"alter default privileges for role $1 grant $2 on $3 to $4$5",
+		"alter default privileges for role $1 revoke $2 on $3 from $4 cascade"},
+	{regexp.MustCompile(`^revoked (.*) on (?:view )?(.*) from its owner (\S+)$`), "", "grant $1 on $2 to $3"},
+	{regexp.MustCompile(`^grant (\w+) on the database to (\S+)( with grant option)?$`),
+		"do 'begin execute format(''grant $1 on database %I to $2$3'', current_database()); end'",
+		"do 'begin execute format(''revoke $1 on database %I from $2 cascade'', current_database()); end'"},
+	{regexp.MustCompile(`^grant (.*) on (?:view )?(.*) to (\S+)( with grant option)?$`), "grant $1 on $2 to $3$4",
+		"revoke $1 on $2 from $3 cascade"},
+	{regexp.MustCompile(`^grant (\S+) to (\S+) (inherit|noinherit) (set|noset)( admin)?$`), `do '
+begin execute ''grant $1 to $2'' || case when current_setting(''server_version_num'')::integer >= 160000
+  then '' with inherit '' || (''$3'' = ''inherit'') || '', set '' || (''$4'' = ''set'') else '''' end; end'`, `do '
+declare v record; begin -- only a grantor can revoke its grant
 for v in select m.grantor::regrole::text as grantor from pg_auth_members m
-         where m.roleid = '%[1]s'::regrole and m.member = '%[2]s'::regrole loop
-  execute 'revoke %[1]s from %[2]s' || case when current_setting('server_version_num')::integer >= 160000
-    then ' granted by ' || v.grantor else '' end || ' cascade';
-end loop; end $$`, g[1], g[2])
-		}
-		inherit, set := g[3] == "inherit", g[4] == "set"
-		return fmt.Sprintf(`do $$ begin execute 'grant %s to %s' ||
-case when current_setting('server_version_num')::integer >= 160000 then ' with inherit %t, set %t' else '' end; end $$`,
-			g[1], g[2], inherit, set)
-	}
-	if g := schemaForm.FindStringSubmatch(line); g != nil && wanted {
-		return "alter schema " + g[1] + " owner to " + g[2]
-	}
-	if g := revokedForm.FindStringSubmatch(line); g != nil && !wanted {
-		if g[1] != "" {
-			return fmt.Sprintf("alter default privileges for role %s grant %s on %s to %[1]s", g[1], g[2], g[3])
-		}
-		return direction(true, g[4], strings.Replace(g[5], "view ", "table ", 1), g[6], "")
-	}
-	if g := roleForm.FindStringSubmatch(line); g != nil && wanted {
-		return fmt.Sprintf(`do $$ declare v text := '%[2]s'; begin
-if to_regrole('%[1]s') is null then create role %[1]s; end if;
-select v || coalesce(string_agg(' no' || w.attribute, ''), '') into v from pg_roles r,
-  lateral (values ('superuser', r.rolsuper), ('createrole', r.rolcreaterole), ('createdb', r.rolcreatedb),
-    ('replication', r.rolreplication), ('bypassrls', r.rolbypassrls)) as w(attribute, has)
-  where r.rolname = '%[1]s' and w.has;
-execute 'alter role %[1]s ' || v; end $$`, g[1], g[2])
-	}
-	return ""
+         where m.roleid = ''$1''::regrole and m.member = ''$2''::regrole loop
+  execute ''revoke $1 from $2'' || case when current_setting(''server_version_num'')::integer >= 160000
+    then '' granted by '' || v.grantor else '''' end || '' cascade'';
+end loop; end'`},
+	{regexp.MustCompile(`^role (\S+) (.*)$`), `do '
+declare v text := ''$2''; begin
+if to_regrole(''$1'') is null then create role $1; end if;
+select v || coalesce(string_agg('' no'' || w.attribute, ''''), '''') into v from pg_roles r,
+  lateral (values (''superuser'', r.rolsuper), (''createrole'', r.rolcreaterole), (''createdb'', r.rolcreatedb),
+    (''replication'', r.rolreplication), (''bypassrls'', r.rolbypassrls)) as w(attribute, has)
+  where r.rolname = ''$1'' and w.has;
+execute ''alter role $1 '' || v; end'`, ""},
 }
 
-func direction(grant bool, what, object, role, option string) string {
-	if grant {
-		return "grant " + what + " on " + object + " to " + role + option
+func privilegeFix(d Difference) string {
+	for _, f := range privilegeFixes {
+		if f.form.MatchString(d.Subject) {
+			if d.Want == "" {
+				return f.form.ReplaceAllString(d.Subject, f.revoke)
+			}
+			return f.form.ReplaceAllString(d.Subject, f.grant)
+		}
 	}
-	return "revoke " + what + " on " + object + " from " + role + " cascade"
+	return ""
 }
 
 var functionForm = regexp.MustCompile(`(?s)^create function (\w+\.\w+)(\(.*?\bas \$\$.*?\n\$\$);`)
@@ -312,7 +288,7 @@ func (r *repair) advice(d Difference) string {
 	fault := r.faults[d.Subject]
 	kind, name, _ := strings.Cut(d.Subject, " ")
 	object, _, _ := strings.Cut(name, " ")
-	schemas, roles := privilegeScope(declaredPrivileges())
+	schemas, roles := privilegeScope()
 	switch {
 	case kind == "role" && slices.Contains(roles, object), kind == "schema" && slices.Contains(schemas, object),
 		strings.Contains(fault, "must be "):
@@ -327,24 +303,8 @@ func (r *repair) advice(d Difference) string {
 		return "if it is ours under another name, rename it back; otherwise move it to another schema: it may slow down " +
 			"or refuse what events need"
 	case d.Is == "" && (kind == "schema" || kind == "table" && strings.HasPrefix(d.Want, "table") || kind == "column"):
-		return "what it held is gone: restore the database from a backup; " + definedIn(kind, name) + " defines it"
+		return "what it held is gone: restore the database from a backup"
 	default:
-		return "give it the form that it has in " + definedIn(kind, name) + ", as " + ownerRole
+		return "as " + ownerRole + ", give it the form that it has in db/migrations"
 	}
-}
-
-// definedIn returns the migration that creates an object: the first that names it.
-func definedIn(kind, name string) string {
-	name, _, _ = strings.Cut(name, " on ")
-	if kind == "column" {
-		name = name[:strings.LastIndex(name, ".")]
-	}
-	word := regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `\b`)
-	names, _ := fs.Glob(db.Migrations, "migrations/*.sql")
-	for _, file := range names {
-		if text, err := fs.ReadFile(db.Migrations, file); err == nil && word.Match(text) {
-			return "db/" + file
-		}
-	}
-	return "db/migrations"
 }

@@ -25,26 +25,30 @@ type SchemaObject struct {
 
 // inCatalogs calls read with one snapshot of the catalogs. The connection may be any login's, and must not be in a
 // transaction.
-func inCatalogs[T any](ctx context.Context, conn *pgx.Conn, read func(context.Context, pgx.Tx) (T, error)) (found T, err error) {
+func inCatalogs(ctx context.Context, conn *pgx.Conn, read func(pgx.Tx) error) error {
 	const begin = "begin isolation level repeatable read read only; " + operator.FixedSettings
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	if err == nil {
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-		found, err = read(ctx, tx)
+		err = read(tx)
 	}
 	if err != nil {
-		return found, fmt.Errorf("read catalogs: %w", oneLine(err))
+		return fmt.Errorf("read catalogs: %w", oneLine(err))
 	}
-	return found, nil
+	return nil
 }
 
 // ReadSchema reads our schemas from the catalogs, in a fixed order.
-func ReadSchema(ctx context.Context, conn *pgx.Conn) ([]SchemaObject, error) {
-	return inCatalogs(ctx, conn, readSchema)
+func ReadSchema(ctx context.Context, conn *pgx.Conn) (objects []SchemaObject, err error) {
+	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
+		objects, err = readSchema(ctx, tx)
+		return err
+	})
+	return objects, err
 }
 
 func readSchema(ctx context.Context, tx pgx.Tx) ([]SchemaObject, error) {
-	schemas, _ := privilegeScope(declaredPrivileges())
+	schemas, _ := privilegeScope()
 	rows, err := tx.Query(ctx, db.SchemaQuery, schemas)
 	if err != nil {
 		return nil, err
@@ -135,21 +139,21 @@ var partForm = regexp.MustCompile(`^(?:constraint|index|trigger|policy) .* on (\
 // another difference: parts of a table that is missing or unexpected, and privileges on such objects. The connection
 // must not be in a transaction.
 func Compare(ctx context.Context, conn *pgx.Conn) (schema, privileges []Difference, err error) {
-	d, err := inCatalogs(ctx, conn, compare)
-	return d.schema, d.privileges, err
+	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
+		schema, privileges, err = compare(ctx, tx)
+		return err
+	})
+	return schema, privileges, err
 }
 
-// differences are those between a database and this build.
-type differences struct{ schema, privileges []Difference }
-
-func compare(ctx context.Context, tx pgx.Tx) (differences, error) {
+func compare(ctx context.Context, tx pgx.Tx) (schema, privileges []Difference, err error) {
 	objects, err := readSchema(ctx, tx)
 	if err != nil {
-		return differences{}, err
+		return nil, nil, err
 	}
 	lines, err := readPrivileges(ctx, tx)
 	if err != nil {
-		return differences{}, err
+		return nil, nil, err
 	}
 	effective := make(map[string]string, len(objects))
 	for _, o := range objects {
@@ -158,27 +162,26 @@ func compare(ctx context.Context, tx pgx.Tx) (differences, error) {
 	declared := declaredSchema()
 	all := maps.Clone(declared)
 	maps.Copy(all, effective)
-	var found differences
 	wrong := make(map[string]bool) // objects that are missing or unexpected
 	for _, subject := range slices.Sorted(maps.Keys(all)) {
 		d := Difference{Subject: subject, Is: effective[subject], Want: declared[subject]}
 		if sameDefinition(d.Is) != sameDefinition(d.Want) {
-			found.schema = append(found.schema, d)
+			schema = append(schema, d)
 			wrong[subject] = d.Is == "" || d.Want == ""
 		}
 	}
-	found.schema = slices.DeleteFunc(found.schema, func(d Difference) bool { return wrong["table "+d.Table()] })
+	schema = slices.DeleteFunc(schema, func(d Difference) bool { return wrong["table "+d.Table()] })
 	for _, line := range without(declaredPrivileges(), lines) {
-		found.privileges = append(found.privileges, Difference{Subject: line, Want: line})
+		privileges = append(privileges, Difference{Subject: line, Want: line})
 	}
 	for _, line := range without(lines, declaredPrivileges()) {
-		found.privileges = append(found.privileges, Difference{Subject: line, Is: line})
+		privileges = append(privileges, Difference{Subject: line, Is: line})
 	}
-	found.privileges = slices.DeleteFunc(found.privileges, func(d Difference) bool {
+	privileges = slices.DeleteFunc(privileges, func(d Difference) bool {
 		o := objectForm.FindStringSubmatch(d.Subject)
 		return o != nil && (wrong[o[2]+" "+o[3]] || wrong["table "+o[3]] || wrong["column "+o[3]+"."+o[1]])
 	})
-	return found, nil
+	return schema, privileges, nil
 }
 
 // objectForm matches the object of a privilege: its column, kind and name.
@@ -198,12 +201,16 @@ func sameDefinition(definition string) string {
 
 // EffectivePrivileges returns what our roles and PUBLIC may do with our objects, in sorted lines, whose form is
 // explained at the top of db/privileges.txt. The connection may be any login's and must not be in a transaction.
-func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) ([]string, error) {
-	return inCatalogs(ctx, conn, readPrivileges)
+func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) (lines []string, err error) {
+	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
+		lines, err = readPrivileges(ctx, tx)
+		return err
+	})
+	return lines, err
 }
 
 func readPrivileges(ctx context.Context, tx pgx.Tx) ([]string, error) {
-	schemas, roles := privilegeScope(declaredPrivileges())
+	schemas, roles := privilegeScope()
 	rows, err := tx.Query(ctx, db.PrivilegesQuery, schemas, roles)
 	if err != nil {
 		return nil, err
@@ -213,20 +220,9 @@ func readPrivileges(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	return slices.Compact(lines), err
 }
 
-// ComparePrivileges compares the effective privileges with db/privileges.txt. A missing line stops something that
-// should work; an unexpected one allows something that was not decided.
-func ComparePrivileges(ctx context.Context, conn *pgx.Conn) (missing, unexpected []string, err error) {
-	effective, err := EffectivePrivileges(ctx, conn)
-	if err != nil {
-		return nil, nil, err
-	}
-	declared := declaredPrivileges()
-	return without(declared, effective), without(effective, declared), nil
-}
-
 // Roles returns the group roles of this build.
 func Roles() []string {
-	_, roles := privilegeScope(declaredPrivileges())
+	_, roles := privilegeScope()
 	return roles
 }
 
@@ -247,9 +243,8 @@ func declaredPrivileges() []string {
 
 // privilegeScope returns the schemas and roles of the declared lines. Others of ours are found by owner and by name, so
 // that a new schema or group is not overlooked.
-func privilegeScope(declared []string) (schemas, roles []string) {
-	schemas, roles = []string{}, []string{}
-	for _, line := range declared {
+func privilegeScope() (schemas, roles []string) {
+	for _, line := range declaredPrivileges() {
 		switch words := strings.Fields(line); words[0] {
 		case "schema":
 			schemas = append(schemas, words[1])

@@ -177,11 +177,10 @@ func TestWhatRepairLeaves(t *testing.T) {
 		{"create index own on core.outbox (payload)", []string{"index own on core.outbox is unexpected"},
 			[]string{"index own on core.outbox is unexpected -> if it is ours under another name"}},
 		{"drop table core.claim_journal cascade", []string{"table core.claim_journal is missing"},
-			[]string{"restore the database from a backup; db/migrations/00006_core_workers.sql defines it"}},
+			[]string{"core.claim_journal is missing -> what it held is gone: restore the database from a backup"}},
 		{"alter table core.paused_types rename to kept",
 			[]string{"table core.paused_types is missing", "table core.kept is unexpected"},
-			[]string{"if it is ours under another name, rename it back", "restore the database from a backup; " +
-				"db/migrations/00004"}},
+			[]string{"if it is ours under another name", "core.paused_types is missing -> what it held is gone"}},
 		{"alter table core.outbox drop column crashes cascade",
 			[]string{"column core.outbox.crashes is missing", "index outbox_crashed on core.outbox is missing"},
 			[]string{"core.outbox.crashes is missing -> what it held is gone: restore",
@@ -189,9 +188,9 @@ func TestWhatRepairLeaves(t *testing.T) {
 		{"alter table core.outbox drop constraint outbox_channel_form, drop constraint outbox_pk, add constraint mine " +
 			"unique (id, occurred_at)", []string{"constraint outbox_channel_form on core.outbox is missing",
 			"constraint outbox_pk on core.outbox is missing", "constraint mine on"},
-			[]string{"move it to", "outbox.sql, as spectral_owner", "outbox.sql, as spectral_owner"}},
+			[]string{"move it to", "as spectral_owner, give it the form", "as spectral_owner, give it the form"}},
 		{"drop view core.live_workers", []string{"table core.live_workers is missing"},
-			[]string{"give it the form that it has in db/migrations/00006"}},
+			[]string{"give it the form that it has in db/migrations"}},
 		{"create function core.f() returns integer language sql as 'select 1'; create table public.other (i integer " +
 			"default core.f())", []string{"function core.f() is unexpected"},
 			[]string{"refused: ERROR: cannot drop function core.f()"}},

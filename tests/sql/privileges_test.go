@@ -37,8 +37,18 @@ func rewrite(t *testing.T, file, old, rest string) {
 
 func wantPrivileges(t *testing.T, conn *pgx.Conn, missing, unexpected []string) {
 	t.Helper()
-	haveMissing, haveUnexpected, err := app.ComparePrivileges(deadline(t), conn)
-	must(t, err)
+	_, differences, err := app.Compare(deadline(t), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var haveMissing, haveUnexpected []string
+	for _, d := range differences {
+		if d.Is == "" {
+			haveMissing = append(haveMissing, d.Subject)
+		} else {
+			haveUnexpected = append(haveUnexpected, d.Subject)
+		}
+	}
 	for _, c := range []struct {
 		what       string
 		want, have []string

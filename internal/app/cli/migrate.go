@@ -37,20 +37,20 @@ db/privileges.txt. A step that waits for a lock gives up after half a second, an
 				if err != nil {
 					return err
 				}
-				if len(results) == 0 {
-					_, _ = fmt.Fprintln(p.Stdout, "nothing to apply: the database is up to date")
+				_, privileges, err := m.Compare(cmd.Context())
+				for _, d := range privileges {
+					p.notef("%s", d)
 				}
-				missing, unexpected, err := m.ComparePrivileges(cmd.Context())
-				for _, line := range missing {
-					_, _ = fmt.Fprintln(p.Stderr, "privileges: missing:", line)
-				}
-				for _, line := range unexpected {
-					_, _ = fmt.Fprintln(p.Stderr, "privileges: not in db/privileges.txt of this build:", line)
-				}
-				if len(missing)+len(unexpected) > 0 {
+				switch {
+				case err != nil:
+					return err
+				case len(privileges) > 0:
 					p.notef("privileges differ from this build: `workers migrate repair` corrects them")
+				case len(results) == 0:
+					p.printf("nothing to apply: the database is up to date\n")
 				}
-				return err
+				p.next("workers doctor migrations schema privileges")
+				return nil
 			}),
 		},
 		migrateDownCommand(p),
