@@ -91,10 +91,8 @@ func removeLeftovers(ctx context.Context, temp string) {
 	locks, _ := filepath.Glob(filepath.Join(temp, ephemeralPrefix+"*", "lock"))
 	for _, path := range locks {
 		dir := filepath.Dir(path)
-		info, err := os.Lstat(dir)
-		file, fileErr := os.Lstat(path)
-		if err != nil || fileErr != nil || file.Size() == 0 || !info.IsDir() ||
-			info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+		file, err := os.Lstat(path)
+		if err != nil || file.Size() == 0 || file.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
 			continue
 		}
 		lock, err := lockFolder(dir)

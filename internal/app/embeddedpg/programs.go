@@ -75,9 +75,9 @@ func (a account) own(path string) error {
 
 // programs is a folder with PostgreSQL's programs.
 type programs struct {
-	dir          string
-	version      string // as the programs print it, such as 16.4
-	major, minor int
+	dir     string
+	version string // as the programs print it, such as 16.4
+	number  int    // 160004
 }
 
 func (p programs) path(program string) string { return filepath.Join(p.dir, program) }
@@ -132,7 +132,7 @@ func newest(ctx context.Context, acct account, dirs []string) (best programs, er
 		p, err := inspect(ctx, acct, dir)
 		if err != nil {
 			rejected = append(rejected, err)
-		} else if cmp.Or(cmp.Compare(p.major, best.major), cmp.Compare(p.minor, best.minor)) > 0 {
+		} else if p.number > best.number {
 			best = p
 		}
 	}
@@ -159,10 +159,9 @@ func inspect(ctx context.Context, acct account, dir string) (programs, error) {
 		if m == nil {
 			return p, fmt.Errorf("%s --version does not print a version of PostgreSQL", program)
 		}
-		p.version = m[1]
-		p.major, _ = strconv.Atoi(m[2])
-		p.minor, _ = strconv.Atoi(m[3]) // empty in 18beta1
-		if p.major < oldestMajor {
+		major, _ := strconv.Atoi(m[2])
+		minor, _ := strconv.Atoi(m[3]) // empty in 18beta1
+		if p.version, p.number = m[1], 10_000*major+minor; major < oldestMajor {
 			return p, fmt.Errorf("%s is version %s, which is too old", program, p.version)
 		}
 	}
@@ -186,7 +185,7 @@ func downloaded(ctx context.Context, acct account, log *slog.Logger) (programs, 
 		log.InfoContext(ctx, "no suitable PostgreSQL is installed, so one is downloaded",
 			logVersion, string(downloadVersion), logFolder, dir)
 		done := make(chan error, 2)
-		go func() { done <- download(dir, "") }() // the library takes no context: it goes on until the process ends
+		go func() { done <- download(dir, embeddedpostgres.DefaultConfig()) }() // it takes no context
 		defer context.AfterFunc(ctx, func() { done <- context.Cause(ctx) })()
 		if err := <-done; err != nil {
 			return programs{}, fmt.Errorf("download PostgreSQL %s: %w", downloadVersion, err)
@@ -195,9 +194,8 @@ func downloaded(ctx context.Context, acct account, log *slog.Logger) (programs, 
 	return inspect(ctx, acct, filepath.Join(dir, "bin"))
 }
 
-// download leaves the programs in dir, complete or not at all. To do so it starts and stops a server. An empty site is
-// the library's.
-func download(dir, site string) error {
+// download leaves the programs in dir, complete or not at all. To do so it starts and stops a server.
+func download(dir string, config embeddedpostgres.Config) error {
 	work, err := os.MkdirTemp(filepath.Dir(dir), "download-")
 	if err != nil {
 		return err
@@ -207,13 +205,9 @@ func download(dir, site string) error {
 	if err != nil {
 		return err
 	}
-	config := embeddedpostgres.DefaultConfig().Version(downloadVersion).Port(uint32(port)).Logger(io.Discard).
+	server := embeddedpostgres.NewDatabase(config.Version(downloadVersion).Port(uint32(port)).Logger(io.Discard).
 		CachePath(filepath.Join(work, "cache")).RuntimePath(filepath.Join(work, "run")).
-		DataPath(filepath.Join(work, "data")).BinariesPath(filepath.Join(work, "programs"))
-	if site != "" {
-		config = config.BinaryRepositoryURL(site)
-	}
-	server := embeddedpostgres.NewDatabase(config)
+		DataPath(filepath.Join(work, "data")).BinariesPath(filepath.Join(work, "programs")))
 	if err := server.Start(); err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
 // fakePrograms makes a folder whose programs print a version.
@@ -76,6 +78,7 @@ func TestFailedDownloadLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cache, missing := folder(t), httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(missing.Close)
-	mustFail(t, download(filepath.Join(cache, "postgres"), missing.URL), "no version found")
+	config := embeddedpostgres.DefaultConfig().BinaryRepositoryURL(missing.URL)
+	mustFail(t, download(filepath.Join(cache, "postgres"), config), "no version found")
 	mustContainFiles(t, cache, 0)
 }

@@ -207,7 +207,7 @@ func TestDataSurviveARestartAndFreshDeletesThem(t *testing.T) {
 	mustFail(t, err, "initialized by PostgreSQL version 14")
 	mustFail(t, err, "fresh option")
 	check(t, os.Remove(filepath.Join(s.data(), "global/pg_control")))
-	check(t, os.WriteFile(version, []byte(strconv.Itoa(s.programs.major)), 0o600))
+	check(t, os.WriteFile(version, []byte(strconv.Itoa(s.programs.number/10_000)), 0o600))
 	_, err = Start(deadline(t), Config{Dir: dir})
 	mustFail(t, err, "pg_control")
 	mustFail(t, err, "fresh option")
