@@ -74,19 +74,11 @@ not.`,
 	oneFlag(cmd.Flags(), &wait, "wait", "how long to wait until it is safe to stop",
 		between(time.ParseDuration, 0, longest))
 	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
-		var only *events.Generation
-		if len(args) == 1 {
-			only = &args[0]
-		}
-		all, busy, err := awaitSafe(ctx, p, c, only, wait)
+		all, busy, err := awaitSafe(ctx, p, c, args, wait)
 		if err != nil {
 			return err
 		}
-		live, err := publishingDefault(ctx, c)
-		if err != nil {
-			return err
-		}
-		err = printed(p, *asJSON, map[string]any{"generations": all}, func() { printGenerations(p, all, live) })
+		err = printed(p, *asJSON, map[string]any{"generations": all}, func() { printGenerations(p, all) })
 		if err == nil && busy != "" {
 			err = exitError{errors.New(busy), exitAttention}
 		}
@@ -95,9 +87,14 @@ not.`,
 	return cmd
 }
 
-// awaitSafe returns the generations once they are safe to stop, or at the latest after wait. Busy says which are not.
-func awaitSafe(ctx context.Context, p Process, c *operator.Client, only *events.Generation,
+// awaitSafe returns the generations, or the one in args, once they are safe to stop, or at the latest after wait. Busy
+// says which are not; a live one counts only if it is in args.
+func awaitSafe(ctx context.Context, p Process, c *operator.Client, args []events.Generation,
 	wait time.Duration) (all []operator.Generation, busy string, err error) {
+	var only *events.Generation
+	if len(args) == 1 {
+		only = &args[0]
+	}
 	deadline, said := time.Now().Add(wait), ""
 	for {
 		if all, err = c.Generations(ctx, only); err != nil {
@@ -107,8 +104,15 @@ func awaitSafe(ctx context.Context, p Process, c *operator.Client, only *events.
 			return nil, "", fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers "+
 				"generation status` lists those that are", *only)
 		}
-		busy = unsafe(all, only != nil)
-		if busy == "" || wait == 0 || only != nil && all[0].Status == "live" {
+		var reasons []string
+		live := slices.ContainsFunc(all, func(g operator.Generation) bool { return g.Status == "live" })
+		for _, g := range all {
+			if !g.SafeToStop && (only != nil || g.Status != "live") {
+				reasons = append(reasons, unsafe(g))
+			}
+		}
+		busy = strings.Join(reasons, "; ")
+		if busy == "" || wait == 0 || only != nil && live {
 			return all, busy, nil
 		}
 		if busy != said {
@@ -124,29 +128,18 @@ func awaitSafe(ctx context.Context, p Process, c *operator.Client, only *events.
 	}
 }
 
-// unsafe says which generations are not safe to stop; empty: none. A live one counts only with liveToo.
-func unsafe(all []operator.Generation, liveToo bool) string {
-	var busy []string
-	for _, g := range all {
-		why := "it is live, and its producers may publish at any moment; drain it first: `workers generation drain " +
-			fmt.Sprint(g.Generation) + "`"
-		if g.Status != "live" {
-			scheduled := ""
-			if g.LastScheduled != nil {
-				scheduled = " until " + g.LastScheduled.Format(time.RFC3339)
-			}
-			why = fmt.Sprintf("%d due, %d scheduled%s, %d in flight", g.Due, g.Scheduled, scheduled, g.InFlight)
-		}
-		if !g.SafeToStop && (liveToo || g.Status != "live") {
-			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: %s", g.Generation, why))
-		}
+// unsafe says why a generation is not safe to stop.
+func unsafe(g operator.Generation) string {
+	why := fmt.Sprintf("%d due, %d scheduled, %d in flight", g.Due, g.Scheduled, g.InFlight)
+	if g.Status == "live" {
+		why = fmt.Sprintf("it is live, and its producers may publish at any moment; drain it first: `workers generation "+
+			"drain %d`", g.Generation)
 	}
-	return strings.Join(busy, "; ")
+	return fmt.Sprintf("generation %d is not safe to stop: %s", g.Generation, why)
 }
 
-// printGenerations prints a table, and on stderr what to do about each generation, and what operators usually do next.
-// Live is one that can adopt events; 0: there is none.
-func printGenerations(p Process, all []operator.Generation, live events.Generation) {
+// printGenerations prints a table, and on stderr what operators usually do next: about the oldest that is ending.
+func printGenerations(p Process, all []operator.Generation) {
 	printTable(p, all, func(g operator.Generation) []any {
 		return []any{g.Generation, g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, atOrDash(g.OldestDue),
 			atOrDash(g.NextScheduled), atOrDash(g.LastScheduled), g.Workers, len(g.Paused),
@@ -154,35 +147,19 @@ func printGenerations(p Process, all []operator.Generation, live events.Generati
 	}, []string{"NEXT SCHEDULED", "LAST SCHEDULED", "OLDEST DUE", "PAUSED"}, "GENERATION", "STATUS", "DUE", "SCHEDULED",
 		"IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED", "LAST SCHEDULED", "WORKERS", "PAUSED", "SAFE TO STOP")
 	next := "workers events stats --by generation,status"
-	for _, g := range slices.Backward(all) { // what is next is about the oldest that is ending
-		switch {
-		case (g.Status == "draining" || g.Status == "closing") && g.SafeToStop:
-			next = fmt.Sprintf("workers generation retire %d", g.Generation)
-		case g.Status == "draining" && g.Workers > 0:
-			next = fmt.Sprintf("workers generation status %d --wait 10m", g.Generation)
-		}
-	}
-	for _, g := range all {
-		if g.Failed > 0 && g.Status != "live" {
-			p.notef("generation %d has %s: `workers events list --generation %[1]d` shows what to replay or discard",
-				g.Generation, app.Counted(g.Failed, "failed event"))
-		}
+	for _, g := range slices.Backward(all) {
 		notePauses(p, g.Paused)
-		if g.SafeToStop || g.Status == "live" || g.Workers > 0 {
-			continue
+		switch {
+		case g.Status == "live":
+		case !g.SafeToStop && g.Workers == 0:
+			next = "workers doctor generations unhandled" // it says who can handle what is left
+		case !g.SafeToStop:
+			next = fmt.Sprintf("workers generation status %d --wait 10m", g.Generation)
+		case g.Status != "retired":
+			next = fmt.Sprintf("workers generation retire %d", g.Generation)
+		case g.Failed > 0:
+			next = fmt.Sprintf("workers events list --generation %d", g.Generation)
 		}
-		run := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run --drain`, with its build, runs its events; or ", g.Generation)
-		switch g.Status {
-		case "retired":
-			run = ""
-		case "unknown": // a worker would make it live
-			run = fmt.Sprintf("`workers generation drain %d`, and then ", g.Generation) + run
-		}
-		move := fmt.Sprintf("`workers generation adopt %d %d` moves its events to generation %[2]d", g.Generation, live)
-		if live == 0 {
-			move = "start the workers of a new generation, and move its events there"
-		}
-		p.notef("generation %d is %s and has no live worker: %s%s", g.Generation, g.Status, run, move)
 	}
 	p.next("%s", next)
 }
@@ -259,36 +236,30 @@ Exits 1 if it is not retired within --timeout. The command may be interrupted an
 
 func retire(ctx context.Context, p Process, c *operator.Client, g events.Generation, by string,
 	timeout time.Duration) error {
-	deadline := time.Now().Add(timeout)
-	said := ""
+	deadline, said := time.Now().Add(timeout), ""
 	for {
 		stands, reason, err := c.RetireGeneration(ctx, g, by)
-		if err != nil && ctx.Err() != nil {
+		switch {
+		case err != nil && ctx.Err() != nil:
 			return fmt.Errorf("interrupted: `workers generation retire %d` goes on", g)
-		}
-		if err != nil || stands == operator.RetiringDone {
+		case err != nil || stands == operator.RetiringDone:
 			return err
-		}
-		closing := stands == operator.RetiringClosing // another transaction sees more
-		if closing {
-			reason = "publishing into it is refused from now on"
-		}
-		if stands != said {
+		case stands == operator.RetiringClosing: // another transaction sees more
+			p.notef("generation %d: closing: publishing into it is refused from now on", g)
+			continue
+		case stands != said:
 			said = stands
 			p.notef("generation %d: %s: %s", g, stands, reason)
 		}
-		if closing || restUntil(ctx, deadline) {
-			continue
+		if !restUntil(ctx, deadline) {
+			why := fmt.Sprintf("not within %s", timeout)
+			if ctx.Err() != nil {
+				why = "interrupted"
+			}
+			return fmt.Errorf("%s: generation %d is not retired, %s: %s; end those transactions, let its workers finish, or "+
+				"move its events with `workers generation adopt`, and repeat the command; `workers generation register %[2]d` "+
+				"makes it live again", why, g, stands, reason)
 		}
-		why, first := fmt.Sprintf("not within %s", timeout), "end those transactions or wait for them"
-		if ctx.Err() != nil {
-			why = "interrupted"
-		}
-		if stands == operator.RetiringNotEmpty {
-			first = "let its workers finish, or move its events with `workers generation adopt`"
-		}
-		return fmt.Errorf("%s: generation %d is not retired, %s: %s; %s, and repeat the command; `workers generation "+
-			"register %[2]d` makes it live again", why, g, stands, reason, first)
 	}
 }
 
