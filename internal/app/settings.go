@@ -48,18 +48,19 @@ func settingsError(format string, args ...any) error {
 	return &SettingsError{fmt.Errorf(format, args...)}
 }
 
-// ReadSettings reads the environment. The error joins a [*SettingsError] for every problem.
-func ReadSettings(getenv func(string) string) (Settings, error) {
-	s := Settings{DatabaseURL: getenv(EnvDatabaseURL)}
-	s.PoolURL = cmp.Or(getenv(EnvPoolURL), s.DatabaseURL)
-	problems := []error{checkURL(EnvDatabaseURL, s.DatabaseURL)}
-	if s.PoolURL != s.DatabaseURL {
-		problems = append(problems, checkURL(EnvPoolURL, s.PoolURL))
+// ReadSettings reads the environment, without the URLs for an embedded server. The error joins a [*SettingsError] for
+// every problem.
+func ReadSettings(getenv func(string) string, embedded bool) (s Settings, err error) {
+	var noURL, noPool, noGeneration, noFolder error
+	if !embedded {
+		s.DatabaseURL, noURL = ReadDatabaseURL(getenv)
+		if s.PoolURL = cmp.Or(getenv(EnvPoolURL), s.DatabaseURL); s.PoolURL != s.DatabaseURL {
+			noPool = checkURL(EnvPoolURL, s.PoolURL)
+		}
 	}
-	var noGeneration, noFolder error
 	s.Generation, noGeneration = ReadGeneration(getenv)
 	s.BriefingsDir, noFolder = ReadBriefingsDir(getenv)
-	return s, errors.Join(append(problems, noGeneration, noFolder)...)
+	return s, errors.Join(noURL, noPool, noGeneration, noFolder)
 }
 
 // ReadDatabaseURL reads DATABASE_URL only.

@@ -188,7 +188,7 @@ func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, e
 func versionCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print the build's version", Args: cobra.NoArgs,
-		Long:    "Print the version and the revision that this program was built from.",
+		Long:    "Print the version, with the revision that this program was built from.",
 		Example: `  workers version`,
 	}
 	asJSON := jsonFlag(cmd)
@@ -198,25 +198,19 @@ func versionCommand(p Process) *cobra.Command {
 	return cmd
 }
 
+// build is the version of this program, which names its revision unless it is that of a release.
 type build struct {
-	Version  string `json:"version"`
-	Revision string `json:"revision"`
-	Go       string `json:"go"`
+	Version string `json:"version"`
+	Go      string `json:"go"`
 }
 
-func (b build) String() string { return strings.TrimSpace("workers " + b.Version + " " + b.Revision) }
+func (b build) String() string { return "workers " + b.Version }
 
 func thisBuild() build {
-	b := build{Version: "(devel)"}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		b.Version, b.Go = info.Main.Version, info.GoVersion
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				b.Revision = s.Value
-			}
-		}
+		return build{info.Main.Version, info.GoVersion}
 	}
-	return b
+	return build{Version: "(devel)"}
 }
 
 // operating returns the run function of a command that acts as an operator on DATABASE_URL.
@@ -236,7 +230,7 @@ func operating(p Process,
 	}
 }
 
-// consent asks whether to go on, unless yes is set. Any answer but y or yes, and the end of ctx, is a no.
+// consent asks whether to go on, unless yes is set. Any other answer than y or yes, and the end of ctx, is a no.
 func consent(ctx context.Context, p Process, yes bool, question string) error {
 	if yes {
 		return nil
@@ -244,24 +238,18 @@ func consent(ctx context.Context, p Process, yes bool, question string) error {
 	_, _ = fmt.Fprintf(p.Stderr, "%s [y/N] ", question)
 	answers := make(chan string, 1)
 	go func() { // only an answer ends it
-		answer, err := bufio.NewReader(p.Stdin).ReadString('\n')
-		if err != nil && answer == "" {
-			close(answers)
-			return
-		}
-		answers <- answer
+		answer, _ := bufio.NewReader(p.Stdin).ReadString('\n')
+		answers <- strings.ToLower(strings.TrimSpace(answer))
 	}()
 	select {
-	case answer, ok := <-answers:
-		if !ok {
-			_, _ = fmt.Fprintln(p.Stderr)
+	case answer := <-answers:
+		switch answer {
+		case "y", "yes":
+			return nil
+		case "":
 			return usagef("no answer: nothing was done; answer y, or pass --yes")
 		}
-		if word := strings.ToLower(strings.TrimSpace(answer)); word == "y" || word == "yes" {
-			return nil
-		}
 	case <-ctx.Done():
-		_, _ = fmt.Fprintln(p.Stderr)
 	}
 	return errNotConfirmed
 }

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,7 +18,7 @@ import (
 )
 
 // demoGeneration is the demo's generation, unless SPECTRAL_GENERATION is set.
-const demoGeneration = 1
+const demoGeneration = "1"
 
 func demoCommand(p Process) *cobra.Command {
 	var options demo.Options
@@ -37,9 +39,6 @@ card_id and title are required.`,
   workers demo --input cards.ndjson
   generate | workers demo --input -`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := options.Validate(); err != nil {
-				return usage(err)
-			}
 			if input != "" && !cmd.Flags().Changed("rate") {
 				options.Rate = 0
 			}
@@ -55,7 +54,6 @@ card_id and title are required.`,
 				defer func() { _ = file.Close() }()
 				options.Input = file
 			}
-			options.Width = terminalWidth(p.Stdout)
 			if options.Count == 0 && options.Input == nil {
 				_, _ = fmt.Fprintln(p.Stderr, "publishing until interrupted (ctrl-C)")
 			}
@@ -63,9 +61,11 @@ card_id and title are required.`,
 		},
 	}
 	cmd.AddCommand(demoFlowsCommand(p, &fresh))
-	cmd.Flags().IntVar(&options.Count, "count", 0, "stop after so many cards (0: until interrupted)")
-	cmd.Flags().Float64Var(&options.Rate, "rate", 100, "cards a second (0: as fast as one producer can; the default "+
-		"with --input)")
+	oneFlag(cmd.Flags(), &options.Count, "count", "stop after so many cards (0: until interrupted)",
+		between(strconv.Atoi, 0, 1e9))
+	options.Rate = 100
+	oneFlag(cmd.Flags(), &options.Rate, "rate", "cards a second (0: as fast as one producer can; the default with "+
+		"--input)", between(parseFloat, 0, 1e6))
 	cmd.Flags().StringVar(&input, "input", "", "publish the cards of this NDJSON file, or of standard input with -")
 	_ = cmd.MarkFlagFilename("input")
 	cmd.PersistentFlags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
@@ -108,12 +108,17 @@ Flows:` + names.String(),
 }
 
 func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Context, demo.Demo) error) (err error) {
-	ctx := cmd.Context()
-	var settings app.Settings
-	if settings.Generation, err = app.ReadGenerationOr(p.Getenv, demoGeneration); err != nil {
-		return err
+	ctx, embedded := cmd.Context(), p.Getenv(app.EnvDatabaseURL) == ""
+	if fresh && !embedded {
+		return usagef("--fresh deletes the embedded Postgres's data, but %s is set", app.EnvDatabaseURL)
 	}
-	if settings.BriefingsDir, err = app.ReadBriefingsDir(p.Getenv); err != nil {
+	settings, err := app.ReadSettings(func(name string) string {
+		if name == app.EnvGeneration {
+			return cmp.Or(p.Getenv(name), demoGeneration)
+		}
+		return p.Getenv(name)
+	}, embedded)
+	if err != nil {
 		return err
 	}
 	if !cmd.Flags().Changed("log-level") {
@@ -123,40 +128,25 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 	if err != nil {
 		return err
 	}
-	if p.Getenv(app.EnvDatabaseURL) != "" {
-		if fresh {
-			return usagef("--fresh deletes the embedded Postgres's data, but %s is set", app.EnvDatabaseURL)
-		}
-		if settings.DatabaseURL, err = app.ReadDatabaseURL(p.Getenv); err != nil {
-			return err
-		}
-		_, _ = fmt.Fprintf(p.Stderr, "using the database of %s, %s: migrating it and running generation %d's workers "+
-			"on it\n", app.EnvDatabaseURL, app.DescribeURL(settings.DatabaseURL), settings.Generation)
-		settings.PoolURL = settings.DatabaseURL
-		if err := migrateUp(ctx, settings, log); err != nil {
-			return interruptedIn(ctx, err)
-		}
-	} else {
+	if embedded {
 		server, err := startMigrated(ctx, p, fresh, &settings, log)
 		if err != nil {
 			return interruptedIn(ctx, err)
 		}
 		defer stopEmbedded(server, &err)
+	} else {
+		p.notef("using the database of %s, %s: migrating it and running generation %d's workers on it", app.EnvDatabaseURL,
+			app.DescribeURL(settings.DatabaseURL), settings.Generation)
+		settings.PoolURL = settings.DatabaseURL
+		if err := migrateUp(ctx, settings, log); err != nil {
+			return interruptedIn(ctx, err)
+		}
 	}
 	if err := app.CheckDatabase(ctx, &settings, "spectral_operator"); err != nil {
 		return interruptedIn(ctx, err)
 	}
 	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
-	return withWorker(ctx, settings, log, func(ctx context.Context, listener *worker.Worker) error {
-		running, end := context.WithCancel(ctx)
-		defer end()
-		go func() { // nothing handles what is published beside a refused worker
-			select {
-			case <-listener.Done():
-				end()
-			case <-running.Done():
-			}
-		}()
-		return show(running, d)
+	return withWorker(ctx, settings, log, func(running context.Context, _ *worker.Worker) error {
+		return show(running, d) // nothing handles what is published beside a refused worker
 	}, fx.Populate(&d.Publish, &d.UnitOfWork, &d.Pool))
 }

@@ -14,9 +14,6 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// maxShown is how many bytes of a payload are printed without --full.
-const maxShown = 16 << 10
-
 func eventsShowCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show ID", Short: "Show all that is known about an event", Args: cobra.ExactArgs(1),
@@ -30,11 +27,9 @@ operators did to it, and its payload. It lists handlers that have handled or fai
   not_run      it did not exist when the event settled; a replay runs it
   not_target   the event is for another context: it does not run`,
 		Example: `  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
-  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --json
-  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --full`,
+  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --json`,
 	}
 	asJSON := jsonFlag(cmd)
-	full := cmd.Flags().Bool("full", false, fmt.Sprintf("print all of a payload over %d KiB", maxShown>>10))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id, err := parseID(args[0])
 		if err != nil {
@@ -51,7 +46,7 @@ operators did to it, and its payload. It lists handlers that have handled or fai
 			}
 			return printed(p, *asJSON, map[string]any{"events": all}, func() {
 				for _, d := range all {
-					printDetail(p, d, *full)
+					printDetail(p, d)
 				}
 				if len(all) == 1 {
 					nextOf(p, all[0], live)
@@ -96,7 +91,7 @@ func nextOf(p Process, d operator.Detail, live events.Generation) {
 	}
 }
 
-func printDetail(p Process, d operator.Detail, full bool) {
+func printDetail(p Process, d operator.Detail) {
 	target := "every context"
 	if d.Target != nil {
 		target = string(*d.Target)
@@ -166,12 +161,5 @@ func printDetail(p Process, d operator.Detail, full bool) {
 	if err := json.Indent(&pretty, d.Payload, "", "  "); err != nil {
 		pretty = *bytes.NewBuffer(d.Payload)
 	}
-	shown := pretty.Bytes()
-	if !full && len(shown) > maxShown {
-		shown = bytes.ToValidUTF8(shown[:maxShown], nil) // half a character at the cut
-	}
-	p.printf("\npayload\n%s\n", shown)
-	if rest := pretty.Len() - len(shown); rest > 0 {
-		p.printf("... %s: --full prints the rest, --json has it too\n", app.Counted(rest, "more byte"))
-	}
+	p.printf("\npayload\n%s\n", pretty.String())
 }

@@ -37,20 +37,18 @@ db/privileges.txt. A step that waits for a lock gives up after half a second, an
 				if err != nil {
 					return err
 				}
+				if len(results) == 0 {
+					p.printf("nothing to apply: the database is up to date\n")
+				}
 				_, privileges, err := m.Compare(cmd.Context())
 				for _, d := range privileges {
 					p.notef("%s", d)
 				}
-				switch {
-				case err != nil:
-					return err
-				case len(privileges) > 0:
+				if len(privileges) > 0 {
 					p.notef("privileges differ from this build: `workers migrate repair` corrects them")
-				case len(results) == 0:
-					p.printf("nothing to apply: the database is up to date\n")
 				}
 				p.next("workers doctor migrations schema privileges")
-				return nil
+				return err
 			}),
 		},
 		migrateDownCommand(p),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,7 +11,6 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/retention"
-	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
 
 func retentionCommand(p Process) *cobra.Command {
@@ -24,12 +22,6 @@ tombstone, and is deleted after the days of grace. Workers sweep by themselves.`
   workers retention sweep`,
 	}
 	return group(cmd, retentionStatusCommand(p), retentionSweepCommand(p))
-}
-
-// retentionStatus is the result of `retention status --json`.
-type retentionStatus struct {
-	Policies []retention.Policy `json:"policies"`
-	retention.Status
 }
 
 func retentionStatusCommand(p Process) *cobra.Command {
@@ -51,14 +43,17 @@ larger ones.`,
 		if err != nil {
 			return err
 		}
-		shown := retentionStatus{policies, status}
-		return printed(p, *asJSON, shown, func() { printRetention(p, shown) })
+		result := struct {
+			Policies []retention.Policy `json:"policies"`
+			retention.Status
+		}{policies, status}
+		return printed(p, *asJSON, result, func() { printRetention(p, policies, status) })
 	})
 	return cmd
 }
 
-func printRetention(p Process, s retentionStatus) {
-	printTable(p, s.Policies, func(policy retention.Policy) []any {
+func printRetention(p Process, policies []retention.Policy, s retention.Status) {
+	printTable(p, policies, func(policy retention.Policy) []any {
 		mark := ""
 		if policy.Estimated {
 			mark = "~"
@@ -86,7 +81,7 @@ func printRetention(p Process, s retentionStatus) {
 		s.FailedExpiring, s.FailedExpireFirst.Format(time.RFC3339))
 	_, _ = fmt.Fprintln(p.Stdout, paint(p, "failed", line))
 	older := ""
-	for _, policy := range s.Policies {
+	for _, policy := range policies {
 		if days := policy.ActiveTTLDays - retention.WarnDays; policy.Subject == "outbox_row" && days > 0 {
 			older = fmt.Sprintf(" --older-than %dd", days)
 		}
@@ -97,68 +92,51 @@ func printRetention(p Process, s retentionStatus) {
 func retentionSweepCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sweep", Short: "Tombstone and delete rows that are past their retention, now", Args: cobra.NoArgs,
-		Long: `Sweep until no row is past its retention, or until --max-rows or --max-time is reached. Workers do the same
-every ` + retention.Interval.String() + `. Interrupted, the command keeps what it has done.`,
+		Long: `Sweep until no row is past its retention. Workers do the same every ` + retention.Interval.String() + `.
+Interrupted, the command keeps what it has done.`,
 		Example: `  workers retention sweep
-  workers retention sweep --yes --max-rows 100000 --max-time 10m`,
+  timeout 10m workers retention sweep --yes --pause 1s`,
 	}
-	maxRows, maxTime, pause := 1_000_000, time.Hour, 100*time.Millisecond
+	pause := 100 * time.Millisecond
 	asJSON := jsonFlag(cmd)
 	who := by(cmd, p)
 	yes := yesFlag(cmd)
-	oneFlag(cmd.Flags(), &maxRows, "max-rows", "sweep no more rows than this in all",
-		between(strconv.Atoi, 1, 1_000_000_000))
-	oneFlag(cmd.Flags(), &maxTime, "max-time", "begin no transaction after this time",
-		between(time.ParseDuration, 1, 24*time.Hour))
 	oneFlag(cmd.Flags(), &pause, "pause", "pause after each transaction", between(time.ParseDuration, 0, time.Minute))
 	cmd.RunE = operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
 		if err := consent(ctx, p, *yes, "Sweep now?"); err != nil {
 			return err
 		}
-		return sweep(ctx, p, o.Retention, maxTime, *asJSON, retention.Options{
-			Steps: app.RetentionSteps(), By: *who, PageRows: retention.PageRows, MaxRows: int64(maxRows),
+		run, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		reported, swept := time.Now(), int64(0)
+		counts, err := retention.Sweep(ctx, o.Retention, retention.Options{
+			Run: run, Steps: app.RetentionSteps(), By: *who, PageRows: retention.PageRows,
 			Pause: func() time.Duration { return pause },
+			Stop: func(rows int64) bool {
+				if rows > swept && time.Since(reported) >= time.Second {
+					reported = time.Now()
+					p.notef("%s swept", app.Counted(rows, "row"))
+				}
+				swept = rows
+				return false
+			},
 		})
+		if ctx.Err() != nil {
+			err = errInterrupted
+		}
+		if err != nil && swept == 0 {
+			return err
+		} else if err != nil {
+			err = fmt.Errorf("%w; before that it swept %s; that is kept", err, app.Counted(swept, "row"))
+		}
+		if *asJSON {
+			return errors.Join(err, printJSON(p, map[string]any{"steps": counts}))
+		}
+		printTable(p, counts, func(c retention.Count) []any { return []any{c.Subject, c.Action, c.Rows} }, nil, "SUBJECT",
+			"WERE", "ROWS")
+		return err
 	})
 	return cmd
-}
-
-func sweep(ctx context.Context, p Process, store *retentionpg.Store, maxTime time.Duration, asJSON bool,
-	o retention.Options) (err error) {
-	if o.Run, err = uuid.NewV7(); err != nil {
-		return err
-	}
-	until, reported, swept := time.Now().Add(maxTime), time.Now(), int64(0)
-	o.Stop = func(rows int64) bool {
-		now := time.Now()
-		if rows > swept && now.Sub(reported) >= time.Second {
-			reported = now
-			p.notef("%s swept", app.Counted(rows, "row"))
-		}
-		swept = rows
-		return now.After(until)
-	}
-	counts, err := retention.Sweep(ctx, store, o)
-	switch {
-	case ctx.Err() != nil:
-		err = errInterrupted
-	case err == nil && counts[len(counts)-1].More:
-		p.notef("stopped at --max-rows or --max-time: repeat the command to sweep what is left")
-	}
-	if err != nil && swept == 0 {
-		return err
-	} else if err != nil {
-		err = fmt.Errorf("%w; before that it swept %s; that is kept", err, app.Counted(swept, "row"))
-	}
-	if asJSON {
-		return errors.Join(err, printJSON(p, map[string]any{"steps": counts}))
-	}
-	printTable(p, counts, func(c retention.Count) []any {
-		n := fmt.Sprint(c.Rows)
-		if c.More {
-			n += "+"
-		}
-		return []any{c.Subject, c.Action, n}
-	}, nil, "SUBJECT", "WERE", "ROWS")
-	return err
 }

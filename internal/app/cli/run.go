@@ -48,19 +48,11 @@ Settings:
 
 func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) (err error) {
 	ctx := cmd.Context()
-	var settings app.Settings
-	var gone <-chan struct{} // the embedded server's end
-	if embedded {
-		if p.Getenv(app.EnvDatabaseURL) != "" {
-			return usagef("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)
-		}
-		if settings.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
-			return err
-		}
-		if settings.BriefingsDir, err = app.ReadBriefingsDir(p.Getenv); err != nil {
-			return err
-		}
-	} else if settings, err = app.ReadSettings(p.Getenv); err != nil {
+	if embedded && p.Getenv(app.EnvDatabaseURL) != "" {
+		return usagef("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)
+	}
+	settings, err := app.ReadSettings(p.Getenv, embedded)
+	if err != nil {
 		return err
 	}
 	if cmd.Flags().Changed("classes") && len(classes) == 0 {
@@ -74,6 +66,7 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	if err != nil {
 		return err
 	}
+	var gone <-chan struct{} // the embedded server's end
 	if embedded {
 		server, err := startMigrated(ctx, p, false, &settings, log)
 		if err != nil {
@@ -90,21 +83,18 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 			return interruptedIn(ctx, err)
 		}
 	}
-	return withWorker(ctx, settings, log, func(ctx context.Context, listener *worker.Worker) error {
+	return withWorker(ctx, settings, log, func(running context.Context, listener *worker.Worker) error {
 		var drained chan error // nil unless draining
 		if drain {
 			drained = make(chan error, 1)
-			draining, end := context.WithCancel(ctx)
-			defer end()
-			go func() { drained <- listener.Drain(draining, len(classes) > 0) }()
+			go func() { drained <- listener.Drain(running, len(classes) > 0) }()
 		}
 		var stranded error
 		select {
-		case <-ctx.Done():
-		case <-listener.Done():
+		case <-running.Done():
 		case <-gone: // the reason is what stopping it will say
 		case stranded = <-drained:
-			if ctx.Err() == nil && stranded == nil && listener.Err() == nil {
+			if running.Err() == nil && stranded == nil && listener.Err() == nil {
 				log.InfoContext(ctx, "drained: nothing is left")
 			}
 		}
@@ -125,7 +115,8 @@ func interruptedIn(ctx context.Context, err error) error {
 	return err
 }
 
-// withWorker starts a worker, calls beside, and stops the worker when beside returns.
+// withWorker starts a worker, calls beside, and stops the worker when beside returns. The context of beside ends with
+// the worker, too.
 func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 	beside func(context.Context, *worker.Worker) error, options ...fx.Option) error {
 	var listener *worker.Worker
@@ -134,7 +125,17 @@ func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 		return interruptedIn(ctx, err)
 	}
 	log.InfoContext(ctx, "workers running")
-	err := beside(ctx, listener)
+	running, end := context.WithCancel(ctx)
+	defer end()
+	go func() {
+		select {
+		case <-listener.Done():
+			end()
+		case <-running.Done():
+		}
+	}()
+	err := beside(running, listener)
+	end()
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()
 	if failed := errors.Join(worker.Stop(stopping), listener.Err()); failed != nil {

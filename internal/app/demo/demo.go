@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/time/rate"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -28,19 +29,6 @@ type Options struct {
 	Input io.Reader
 	// Rate is how many cards to publish per second; zero means as many as one producer can.
 	Rate float64
-	// Width is the width of the terminal, where one line is redrawn. Zero means no terminal: lines are added.
-	Width int
-}
-
-// Validate returns an error for an option that is out of range.
-func (o Options) Validate() error {
-	if o.Count < 0 {
-		return fmt.Errorf("--count %d: want a number from 0 on", o.Count)
-	}
-	if !(o.Rate >= 0 && o.Rate <= 1e6) {
-		return fmt.Errorf("--rate %g: want a number from 0 to 1000000", o.Rate)
-	}
-	return nil
 }
 
 // Demo publishes cards and runs flows with the parts of a worker process.
@@ -59,13 +47,11 @@ const (
 	arriveWithin = 30 * time.Second
 )
 
-// ErrNotAllArrived means that a card was refused, or failed, or did not become a system card in time.
-var ErrNotAllArrived = errors.New("not every card arrived")
+var errNotAllArrived = errors.New("not every card arrived")
 
 // run is the state of one run. It has a new workspace, so its cards are new too.
 type run struct {
 	*Stage
-	demo      Demo
 	options   Options
 	started   time.Time
 	refused   int
@@ -75,10 +61,7 @@ type run struct {
 
 // Run publishes until the count, the input or ctx ends, then waits for the cards to arrive.
 func (d Demo) Run(ctx context.Context, o Options) error {
-	if err := o.Validate(); err != nil {
-		return err
-	}
-	r := &run{Stage: d.stage(), demo: d, options: o, started: time.Now(), versions: make(map[string]int64)}
+	r := &run{Stage: d.stage(), options: o, started: time.Now(), versions: make(map[string]int64)}
 	alive := context.WithoutCancel(ctx) // ctx ends the publishing; the published cards still arrive
 	publishing, end := context.WithCancel(ctx)
 	defer end()
@@ -102,9 +85,12 @@ func (d Demo) Run(ctx context.Context, o Options) error {
 
 // publishAll publishes one card after another. It ends when ctx ends, even while it waits for a line of standard input.
 func (r *run) publishAll(ctx, alive context.Context) error {
-	cards := madeUp()
+	cards, pace := madeUp(), rate.Inf
 	if r.options.Input != nil {
 		cards = read(r.options.Input)
+	}
+	if r.options.Rate > 0 {
+		pace = rate.Limit(r.options.Rate)
 	}
 	next := make(chan card)
 	go func() {
@@ -117,13 +103,11 @@ func (r *run) publishAll(ctx, alive context.Context) error {
 			}
 		}
 	}()
-	var due <-chan time.Time
-	if r.options.Rate > 0 {
-		ticker := time.NewTicker(max(time.Duration(float64(time.Second)/r.options.Rate), time.Microsecond))
-		defer ticker.Stop()
-		due = ticker.C
-	}
-	for ctx.Err() == nil && (r.options.Count == 0 || r.published.Load() < int64(r.options.Count)) {
+	limiter := rate.NewLimiter(pace, 1)
+	for r.options.Count == 0 || r.published.Load() < int64(r.options.Count) {
+		if limiter.Wait(ctx) != nil {
+			return nil //nolint:nilerr // ctx has ended
+		}
 		select {
 		case c, ok := <-next:
 			if !ok {
@@ -135,12 +119,6 @@ func (r *run) publishAll(ctx, alive context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if due != nil {
-			select {
-			case <-due:
-			case <-ctx.Done():
-			}
-		}
 	}
 	return nil
 }
@@ -149,7 +127,7 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 	err := c.err
 	if err == nil {
 		var version int64
-		if version, err = r.demo.Publish.Publish(ctx, r.Workspace, c.WorldModelCard); err == nil {
+		if version, err = r.Publish.Publish(ctx, r.Workspace, c.WorldModelCard); err == nil {
 			r.published.Add(1)
 			r.versions[c.ID] = version
 			return nil
@@ -162,7 +140,7 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 		return err
 	}
 	r.refused++
-	_, err = fmt.Fprintf(r.demo.Err, "line %d refused: %s\n", c.line, strings.ReplaceAll(err.Error(), "\n", ", "))
+	_, err = fmt.Fprintf(r.Err, "line %d refused: %s\n", c.line, strings.ReplaceAll(err.Error(), "\n", ", "))
 	return err
 }
 
@@ -202,21 +180,12 @@ func (r *run) report(ctx context.Context) error {
 		if err != nil || cardErr != nil {
 			continue
 		}
-		line := fmt.Sprintf("published %d  delivered %d  failed %d  p50 %s  p99 %s  %s",
-			r.published.Load(), p.Delivered, p.Failed, milliseconds(p.P50), milliseconds(p.P99), describe(card))
-		if r.options.Width > 0 { // cut the line, because a line that wraps cannot be redrawn
-			runes := []rune(line)
-			line = redraw + string(runes[:min(len(runes), r.options.Width-1)])
-		} else {
-			line += "\n"
-		}
-		if _, err := io.WriteString(r.out, line); err != nil {
+		if _, err := fmt.Fprintf(r.Out, "published %d  delivered %d  failed %d  p50 %s  p99 %s  %s\n", r.published.Load(),
+			p.Delivered, p.Failed, milliseconds(p.P50), milliseconds(p.P99), describe(card)); err != nil {
 			return err
 		}
 	}
 }
-
-const redraw = "\r\x1b[K" // returns to the start of the terminal's line and clears it
 
 // describe returns one line about a card, or nothing for the zero card.
 func describe(card domain.SystemCard) string {
@@ -242,9 +211,6 @@ func (r *run) totals(ctx context.Context, p operator.Progress) error {
 		}
 	}
 	var out strings.Builder
-	if r.options.Width > 0 {
-		out.WriteString(redraw)
-	}
 	published, refused := int(r.published.Load()), app.Counted(r.refused, "line")
 	fmt.Fprintf(&out, `published  %s in %s, each in a transaction of worlds
 delivered  %s, %d failed, %d still waiting
@@ -261,15 +227,15 @@ latency    p50 %s, p99 %s from publication to the handled event, by the database
 	} else if published == 0 && r.options.Input != nil {
 		fmt.Fprintln(&out, "the input had no cards")
 	}
-	if _, err := io.WriteString(r.out, out.String()); err != nil {
+	if _, err := io.WriteString(r.Out, out.String()); err != nil {
 		return err
 	}
 	switch {
 	case p.Delivered != published || current != len(r.versions):
 		return fmt.Errorf("%w: %d of %s delivered, %s refused",
-			ErrNotAllArrived, p.Delivered, app.Counted(published, "event"), refused)
+			errNotAllArrived, p.Delivered, app.Counted(published, "event"), refused)
 	case r.refused > 0:
-		return fmt.Errorf("%w: refused %s of the input", ErrNotAllArrived, refused)
+		return fmt.Errorf("%w: refused %s of the input", errNotAllArrived, refused)
 	}
 	return nil
 }

@@ -5,18 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
-	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/internal/platform/domain"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
 )
@@ -69,17 +66,14 @@ func ChooseFlows(names []string) ([]Flow, error) {
 
 // Stage is where a flow runs: a running worker and a new workspace.
 type Stage struct {
-	UnitOfWork *publish.UnitOfWork
-	Pool       *pgxpool.Pool
-	Workspace  uuid.NullUUID
+	Demo
+	Workspace uuid.NullUUID
 
 	since uuid.UUID // an id from before the first event
-	out   io.Writer
-	err   error // of writing to out
+	err   error     // of writing to Out
 }
 
-// ErrFlowFailed means that a flow did not end as it should.
-var ErrFlowFailed = errors.New("the flow did not end as it should")
+var errFlowFailed = errors.New("the flow did not end as it should")
 
 // RunFlows runs flows one after another and stops at the first that fails.
 func (d Demo) RunFlows(ctx context.Context, flows []Flow) error {
@@ -96,15 +90,12 @@ func (d Demo) RunFlows(ctx context.Context, flows []Flow) error {
 }
 
 func (d Demo) stage() *Stage {
-	return &Stage{
-		UnitOfWork: d.UnitOfWork, Pool: d.Pool, out: d.Out, since: uuid.Must(uuid.NewV7()),
-		Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true},
-	}
+	return &Stage{Demo: d, since: uuid.Must(uuid.NewV7()), Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}}
 }
 
 // Say writes a line about what was done or seen. If that fails, the flow fails when it has ended.
 func (s *Stage) Say(format string, args ...any) {
-	if _, err := fmt.Fprintf(s.out, "  "+format+"\n", args...); err != nil {
+	if _, err := fmt.Fprintf(s.Out, "  "+format+"\n", args...); err != nil {
 		s.err = err
 	}
 }
@@ -128,7 +119,7 @@ func (s *Stage) latestCard(ctx context.Context) (domain.SystemCard, error) {
 
 // Await polls until done returns true. If that takes too long, the error names what.
 func (s *Stage) Await(ctx context.Context, what string, done func(context.Context) (bool, error)) error {
-	late := fmt.Errorf("%w: %s: not within %s", ErrFlowFailed, what, arriveWithin)
+	late := fmt.Errorf("%w: %s: not within %s", errFlowFailed, what, arriveWithin)
 	ctx, cancel := context.WithTimeoutCause(ctx, arriveWithin, late)
 	defer cancel()
 	poll := time.NewTicker(pollEvery / 5)
@@ -149,17 +140,17 @@ func (s *Stage) Await(ctx context.Context, what string, done func(context.Contex
 }
 
 // Settled waits until the workspace has n events and all are settled, and says the outcome of each. It returns
-// [ErrFlowFailed] if one has failed or there are more.
+// errFlowFailed if one has failed or there are more.
 func (s *Stage) Settled(ctx context.Context, n int) error {
 	trail, err := s.trail(ctx, n)
 	if err != nil {
 		return err
 	}
 	if i := slices.IndexFunc(trail, func(step operator.Step) bool { return step.Status != "delivered" }); i >= 0 {
-		return fmt.Errorf("%w: %s is %s: %s", ErrFlowFailed, trail[i].EventType, trail[i].Status, trail[i].LastError)
+		return fmt.Errorf("%w: %s is %s: %s", errFlowFailed, trail[i].EventType, trail[i].Status, trail[i].LastError)
 	}
 	if len(trail) != n {
-		return fmt.Errorf("%w: published %s, %d expected", ErrFlowFailed, app.Counted(len(trail), "event"), n)
+		return fmt.Errorf("%w: published %s, %d expected", errFlowFailed, app.Counted(len(trail), "event"), n)
 	}
 	return nil
 }

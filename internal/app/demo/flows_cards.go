@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -66,7 +65,7 @@ func (s *Stage) targets(ctx context.Context) error {
 	}
 	for i, want := range []string{"delivered", "delivered", "failed"} {
 		if trail[i].Status != want {
-			return fmt.Errorf("%w: the event is %s, not %s: %s", ErrFlowFailed, trail[i].Status, want, trail[i].LastError)
+			return fmt.Errorf("%w: the event is %s, not %s: %s", errFlowFailed, trail[i].Status, want, trail[i].LastError)
 		}
 	}
 	s.Say("the last is a dead letter: worlds has no handler of it")
@@ -86,14 +85,6 @@ func (s *Stage) scans(ctx context.Context) error {
 		return err
 	}
 	s.Say("worlds completed a scan of %s and published it, in one transaction", subject)
-	again, err := scans.Complete(ctx, s.Workspace, id, findings)
-	if err != nil {
-		return err
-	}
-	if _, err = scans.Complete(ctx, s.Workspace, id, nil); again || !errors.Is(err, domain.ErrScanCompleted) {
-		return fmt.Errorf("%w: a scan was completed twice: %w", ErrFlowFailed, err)
-	}
-	s.Say("completing it again changed nothing, and with other findings it was refused")
 	if err := s.Settled(ctx, 1); err != nil {
 		return err
 	}
@@ -185,7 +176,7 @@ func (s *Stage) task(ctx context.Context, id uuid.UUID,
 	err = s.Await(ctx, fmt.Sprintf("task %s is %s", id, status), func(ctx context.Context) (bool, error) {
 		task, err = control.Find(ctx, s.Workspace, id)
 		if err == nil && task.Status.Finished() && task.Status != status {
-			err = fmt.Errorf("%w: task %s is %s: %s", ErrFlowFailed, id, task.Status, task.FailureReason)
+			err = fmt.Errorf("%w: task %s is %s: %s", errFlowFailed, id, task.Status, task.FailureReason)
 		}
 		return task.Status == status, err
 	})
