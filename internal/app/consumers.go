@@ -52,35 +52,11 @@ func ConsumerBuilders() []ConsumerBuilder {
 // [events.DefaultClass] is the one without a name. The error joins a [*SettingsError] for each class that no consumer
 // belongs to, or is that of an invalid subscription.
 func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, deps Deps,
-	classes []string) ([]events.Subscription, error) {
-	byClass, err := consumersByClass(builders, contracts, deps)
-	if err != nil {
-		return nil, err
+	classes []string) (chosen []events.Subscription, err error) {
+	wanted, known := make(map[string]bool), make(map[string]bool)
+	for _, class := range classes {
+		wanted[strings.TrimSpace(class)] = true
 	}
-	known := slices.Sorted(maps.Keys(byClass))
-	wanted := known
-	if len(classes) > 0 {
-		wanted = nil
-		for _, class := range classes {
-			wanted = append(wanted, strings.TrimSpace(class))
-		}
-		slices.Sort(wanted)
-	}
-	var chosen []events.Subscription
-	var problems []error
-	for _, class := range slices.Compact(wanted) {
-		if len(byClass[class]) == 0 {
-			problems = append(problems, settingsError("no consumer belongs to the processing class %.40q: choose among %s",
-				class, strings.Join(known, ", ")))
-		}
-		chosen = append(chosen, byClass[class]...)
-	}
-	return chosen, errors.Join(problems...)
-}
-
-func consumersByClass(builders []ConsumerBuilder, contracts *events.Contracts,
-	deps Deps) (map[string][]events.Subscription, error) {
-	byClass := make(map[string][]events.Subscription)
 	for _, build := range builders {
 		s := build(deps)
 		if err := s.WithDefaults().Validate(); err != nil {
@@ -90,20 +66,18 @@ func consumersByClass(builders []ConsumerBuilder, contracts *events.Contracts,
 		if of := contracts.OfType(s.EventType); len(of) > 0 {
 			class = cmp.Or(of[0].Class, class)
 		}
-		byClass[class] = append(byClass[class], s)
+		known[class] = true
+		if len(classes) == 0 || wanted[class] {
+			chosen = append(chosen, s)
+		}
 	}
-	return byClass, nil
-}
-
-// Classes returns the processing classes of this build's consumers, sorted; [events.DefaultClass] is the one without a
-// name.
-func Classes() ([]string, error) {
-	contracts, err := Contracts()
-	if err != nil {
-		return nil, err
+	for _, class := range slices.Sorted(maps.Keys(wanted)) {
+		if !known[class] {
+			err = errors.Join(err, settingsError("no consumer belongs to the processing class %.40q: choose among %s", class,
+				strings.Join(slices.Sorted(maps.Keys(known)), ", ")))
+		}
 	}
-	byClass, err := consumersByClass(ConsumerBuilders(), contracts, Deps{Generation: 1})
-	return slices.Sorted(maps.Keys(byClass)), err
+	return chosen, err
 }
 
 // subscriptions returns those of this build that s asks for.

@@ -16,8 +16,7 @@ func actionsCommand(p Process) *cobra.Command {
 		Use: "actions", Short: "See what operators did, and when",
 		Long: `See what operators did: core.operator_actions has a row for each call that changed something,
 by command or SQL.`,
-		Example: `  workers actions list
-  workers actions list --by anna --newer-than 1d`,
+		Example: `  workers actions list`,
 	}, actionsListCommand(p))
 }
 
@@ -30,7 +29,6 @@ func actionsListCommand(p Process) *cobra.Command {
 joined by commas or by repeating it, and matches any of them. Each line is one call; a bulk command makes one for each
 batch.`,
 		Example: `  workers actions list
-  workers actions list --event 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers actions list --by anna --action replay,discard --newer-than 1d
   workers actions list --json | jq -r '.actions[] | [.acted_by, .action] | @tsv'`,
 	}

@@ -96,7 +96,13 @@ func bulkCommand(p Process, cmd *cobra.Command, b bulk) *cobra.Command {
 					return err
 				}
 			}
-			pace.Progress = progress(p, n)
+			told := time.Now()
+			pace.Progress = func(through int) {
+				if time.Since(told) >= progressEvery && through < n {
+					told = time.Now()
+					p.notef("%d of %s", through, eventsText(n))
+				}
+			}
 			result, err := o.Events.Apply(ctx, selection, b.change(*who), pace)
 			return b.report(p, result, err, len(ids) > 0, *asJSON)
 		})(cmd, args)
@@ -139,11 +145,10 @@ func (b *bulk) report(p Process, result operator.BulkResult, err error, named, a
 		p.printf("%s %s\n", b.done, eventsText(result.Done))
 		if result.Skipped > 0 {
 			p.notef("%s skipped, changed or locked since the selection:", eventsText(result.Skipped))
-			shown := result.Reasons[:min(len(result.Reasons), fewEvents)]
-			for _, left := range shown {
+			for _, left := range result.Reasons[:min(len(result.Reasons), fewEvents)] {
 				p.notef("  %s is %s", left.EventID, left.State)
 			}
-			if more := result.Skipped - len(shown); more > 0 {
+			if more := result.Skipped - fewEvents; more > 0 {
 				p.notef("  ... and %d more", more)
 			}
 		}
@@ -156,17 +161,6 @@ func (b *bulk) report(p Process, result operator.BulkResult, err error, named, a
 			app.Counted(result.Skipped, "named event"), b.done)
 	default:
 		return err
-	}
-}
-
-// progress returns a function that prints the progress of a bulk command on stderr, every few seconds.
-func progress(p Process, total int) func(through int) {
-	told := time.Now()
-	return func(through int) {
-		if time.Since(told) >= progressEvery && through < total {
-			told = time.Now()
-			p.notef("%d of %s", through, eventsText(total))
-		}
 	}
 }
 
@@ -202,7 +196,6 @@ match the flags. Handlers that have handled an event do not run again.
 The command shows what would happen, and asks. It skips and reports events that changed since. Interrupted, it can be
 repeated. --force also replays delivered events, if they are named by id or --status delivered is given.`,
 		Example: `  workers events replay 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --to 8
-  workers events replay --error IntegrityError --to 8 --dry-run
   workers events replay --all --to 8 --rate 200 --by anna --yes
   workers events replay --status delivered --newer-than 1d --to 8 --force`,
 	}
@@ -258,7 +251,6 @@ func eventsDiscardCommand(p Process) *cobra.Command {
 		Long: `Give failed events up for good: those named by id, or all that the flags fit. Unless --yes is given, it shows
 them first, and asks. For the days of grace ` + "`workers events undiscard`" + ` takes it back.`,
 		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason gone
-  workers events discard --type decision.recorded --older-than 7d --dry-run
   workers events discard --error-contains "no such card" --reason gone --yes`,
 	}, bulk{
 		verb: "Discard", done: "discarded", statuses: []operator.Status{operator.Failed},
@@ -273,8 +265,7 @@ func eventsUndiscardCommand(p Process) *cobra.Command {
 		Use: "undiscard [ID...]", Short: "Take discards back within the days of grace",
 		Long: `Take discards back within the days of grace (` + "`workers retention status`" +
 			`): the events are failed again.`,
-		Example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
-  workers events undiscard --type decision.recorded --dry-run`,
+		Example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10`,
 	}, bulk{
 		verb: "Undiscard", done: "undiscarded", statuses: []operator.Status{operator.Discarded},
 		change: operator.Undiscard, show: showEvents,
@@ -287,8 +278,7 @@ func eventsRetryNowCommand(p Process) *cobra.Command {
 		Use: "retry-now [ID...]", Short: "Make waiting events due now",
 		Long: `Make events due now that wait for a retry: those named by id, or all that match the flags. Their tries so far
 count. Events that were published for a later time, and never tried, must be named by id.`,
-		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
-  workers events retry-now --error ConnectionError --yes`,
+		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10`,
 	}, bulk{
 		verb: "Retry", done: "made due", further: func() string { return " now" },
 		statuses: []operator.Status{operator.Scheduled}, tried: &tried, change: operator.RetryNow, show: showEvents,

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -35,7 +34,6 @@ With DATABASE_URL the login must own the database, and be a member of spectral_w
 A line of the input is {"card_id": "c1", "title": "Harbour", "summary": "...", "attributes": {}};
 card_id and title are required.`,
 		Example: `  workers demo
-  workers demo --count 500
   workers demo --input cards.ndjson
   generate | workers demo --input -`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -84,8 +82,7 @@ func demoFlowsCommand(p Process, fresh *bool) *cobra.Command {
 handled the event, and what they stored. Exits 1 at the first flow that does not end as it should.
 
 Flows:` + names.String(),
-		Example: `  workers demo flows
-  workers demo flows cards`,
+		Example: `  workers demo flows`,
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (offered []string,
 			_ cobra.ShellCompDirective) {
 			for _, flow := range demo.Flows() {
@@ -112,11 +109,12 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 	if fresh && !embedded {
 		return usagef("--fresh deletes the embedded Postgres's data, but %s is set", app.EnvDatabaseURL)
 	}
+	env := p.Getenv
 	settings, err := app.ReadSettings(func(name string) string {
-		if name == app.EnvGeneration {
-			return cmp.Or(p.Getenv(name), demoGeneration)
+		if value := env(name); value != "" || name != app.EnvGeneration {
+			return value
 		}
-		return p.Getenv(name)
+		return demoGeneration
 	}, embedded)
 	if err != nil {
 		return err

@@ -24,7 +24,6 @@ Checks: ` + strings.Join(doctor.Names(), ", ") + `.
 DATABASE_URL must be the one with which workers LISTEN, with a login that is a member of spectral_operator, and better
 of pg_read_all_stats too. Set SPECTRAL_GENERATION to the generation of this build to compare its event types.`,
 		Example: `  DATABASE_URL=postgres://operator@db/app workers doctor
-  workers doctor schema privileges
   workers doctor --json | jq '.checks[] | select(.state != "fine")'`,
 	}
 	asJSON := jsonFlag(cmd)

@@ -21,7 +21,6 @@ func eventsCommand(p Process) *cobra.Command {
 		Long: `List the events of core.outbox, replay or discard failed ones, and pause event types. Each change is written to
 core.operator_actions. docs/runbook.md has the situations, symptom first.`,
 		Example: `  workers events stats
-  workers events list --newer-than 1h
   workers events replay --type decision.recorded --to 8 --dry-run`,
 	}, eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p),
 		eventsReplayCommand(p), eventsDiscardCommand(p), eventsUndiscardCommand(p), eventsRetryNowCommand(p),
@@ -54,7 +53,6 @@ func eventsListCommand(p Process) *cobra.Command {
 flag takes several values, joined by commas or by repeating it, and matches any of them.`,
 		Example: `  workers events list
   workers events list --error IntegrityError --newer-than 1h
-  workers events list --status pending --older-than 15m
   workers events list --limit 1000 --json | jq -r '.events[].event_id'`,
 	}
 	filter := filterFlags(cmd, operator.Failed)
@@ -159,9 +157,7 @@ events in flight were leased, and others were published.
 From 100,000 on, delivered events by status are estimated (~). By other properties they are counted only with --status
 delivered or --exact.`,
 		Example: `  workers events stats
-  workers events stats --by status,generation
-  workers events stats --status failed --by source,handler,error --newer-than 1d
-  workers events stats --status pending --by channel --json`,
+  workers events stats --status failed --by source,handler,error --newer-than 1d`,
 	}
 	flags := cmd.Flags()
 	filter := filterFlags(cmd)

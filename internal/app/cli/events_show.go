@@ -26,8 +26,7 @@ operators did to it, and its payload. It lists handlers that have handled or fai
   to_run       it has not run yet
   not_run      it did not exist when the event settled; a replay runs it
   not_target   the event is for another context: it does not run`,
-		Example: `  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
-  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --json`,
+		Example: `  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10`,
 	}
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

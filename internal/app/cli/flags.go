@@ -223,19 +223,23 @@ func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
 
 var scopes = []events.Scope{events.Core, events.Platform, events.Worlds}
 
-func knownTypes() (names []string) {
+func knownTypes() []string {
+	return ofContracts(func(c events.Contract) string { return c.Type })
+}
+
+func knownClasses() []string {
+	return ofContracts(func(c events.Contract) string { return cmp.Or(c.Class, events.DefaultClass) })
+}
+
+// ofContracts returns what the contracts of this build have, sorted.
+func ofContracts(what func(events.Contract) string) (names []string) {
 	if contracts, err := app.Contracts(); err == nil {
 		for _, c := range contracts.All() {
-			names = append(names, c.Type)
+			names = append(names, what(c))
 		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-func knownClasses() []string {
-	classes, _ := app.Classes() // a wrong one is for `workers run` to refuse
-	return classes
 }
 
 func knownHandlers() []string {

@@ -21,9 +21,7 @@ func generationCommand(p Process) *cobra.Command {
 		Use: "generation", Short: "Show deployment generations; drain, adopt, retire",
 		Long: `The workers of a generation handle only its own events. A generation is live, then draining, then retired.
 Publishing that names no generation goes to the highest live one. docs/deployment.md has the cutover and the rollback.`,
-		Example: `  workers generation status
-  workers generation drain 7
-  workers generation retire 7`,
+		Example: `  workers generation status`,
 	}, generationStatusCommand(p), generationRegisterCommand(p), generationDrainCommand(p), generationAdoptCommand(p),
 		generationRetireCommand(p))
 }
@@ -67,8 +65,7 @@ func generationStatusCommand(p Process) *cobra.Command {
 of it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without N, while one that is not live is
 not.`,
 		Example: `  workers generation status
-  workers generation status 7 --wait 10m   # a gate in a deploy script
-  workers generation status --json`,
+  workers generation status 7 --wait 10m   # a gate in a deploy script`,
 	}
 	asJSON := jsonFlag(cmd)
 	oneFlag(cmd.Flags(), &wait, "wait", "how long to wait until it is safe to stop",
@@ -224,8 +221,7 @@ func generationRetireCommand(p Process) *cobra.Command {
 transaction that was open then is over, and still nothing is left, the generation is retired.
 
 Exits 1 if it is not retired within --timeout. The command may be interrupted and repeated.`,
-		Example: `  workers generation retire 7
-  workers generation retire 7 --timeout 1h`,
+		Example: `  workers generation retire 7`,
 	}, func(c *operator.Client, ctx context.Context, g events.Generation, by string) error {
 		return retire(ctx, p, c, g, by, timeout)
 	})

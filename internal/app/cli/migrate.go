@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
-	"slices"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -19,9 +18,8 @@ import (
 func migrateCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "migrate", Short: "Bring the database's schema up to this build, or back",
-		Long: `Run the migrations of db/migrations on DATABASE_URL. Any number of hosts may do so at once: they take turns.`,
-		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up
-  workers migrate status`,
+		Long:    `Run the migrations of db/migrations on DATABASE_URL. Any number of hosts may do so at once: they take turns.`,
+		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up`,
 	}
 	return group(cmd,
 		&cobra.Command{
@@ -62,8 +60,7 @@ func migrateDownCommand(p Process) *cobra.Command {
 		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
 		Long: `Undo the newest step. It is refused if rows would be lost. A rollback of a deployment does not need it: an
 older build works with a newer schema.`,
-		Example: `  workers migrate down
-  workers migrate down --yes`,
+		Example: `  workers migrate down`,
 	}
 	yes := yesFlag(cmd)
 	cmd.RunE = migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
@@ -72,7 +69,7 @@ older build works with a newer schema.`,
 			return err
 		}
 		if newest == nil {
-			_, _ = fmt.Fprintln(p.Stdout, "nothing to undo")
+			p.printf("nothing to undo\n")
 			return nil
 		}
 		name := path.Base(newest.Path)
@@ -94,8 +91,7 @@ func migrateRepairCommand(p Process) *cobra.Command {
 		Use: "repair", Short: "Make functions, triggers and privileges as in this build", Args: cobra.NoArgs,
 		Long: `Compare the database with this build, list what differs, ask, and re-create the functions, triggers, policies
 and privileges that differ, in one transaction. Exits 3 if it cannot repair something, which it names.`,
-		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate repair
-  workers migrate repair --yes`,
+		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate repair`,
 	}
 	yes := yesFlag(cmd)
 	cmd.RunE = migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
@@ -104,11 +100,11 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 			return err
 		}
 		if len(differences) == 0 {
-			_, _ = fmt.Fprintln(p.Stdout, "nothing to repair: the schema and the privileges are as in this build")
+			p.printf("nothing to repair: the schema and the privileges are as in this build\n")
 			return nil
 		}
 		for _, d := range differences {
-			_, _ = fmt.Fprintln(p.Stdout, visible(d.String()))
+			p.printf("%s\n", d)
 		}
 		if err := consent(cmd.Context(), p, *yes, fmt.Sprintf("Repair %s?",
 			app.Counted(len(differences), "difference"))); err != nil {
@@ -118,9 +114,9 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 		if err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(p.Stdout, "repaired %s\n", app.Counted(len(repaired), "difference"))
+		p.printf("repaired %s\n", app.Counted(len(repaired), "difference"))
 		for _, l := range left {
-			_, _ = fmt.Fprintf(p.Stdout, "left: %s\n      %s\n", visible(l.String()), visible(l.Do))
+			p.printf("left: %s\n      %s\n", l, l.Do)
 		}
 		if len(left) > 0 {
 			return exitError{fmt.Errorf("%s left, which repair cannot change: see above",
@@ -134,9 +130,8 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 func migrateStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "List every step and when it was applied", Args: cobra.NoArgs,
-		Long: `List the steps that this build knows, in their order, each with the time it was applied, or pending.`,
-		Example: `  workers migrate status
-  workers migrate status --json`,
+		Long:    `List the steps that this build knows, in their order, each with the time it was applied, or pending.`,
+		Example: `  workers migrate status`,
 	}
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
@@ -148,12 +143,14 @@ func migrateStatusCommand(p Process) *cobra.Command {
 			Migration string     `json:"migration"`
 			AppliedAt *time.Time `json:"applied_at"` // null: pending
 		}
-		steps := make([]step, len(found))
+		steps, next := make([]step, len(found)), "workers doctor migrations schema privileges"
 		for i, s := range found {
 			steps[i].Migration = path.Base(s.Source.Path)
 			if s.State == goose.StateApplied {
 				at := s.AppliedAt.UTC()
 				steps[i].AppliedAt = &at
+			} else {
+				next = "workers migrate up"
 			}
 		}
 		return printed(p, *asJSON, map[string]any{"migrations": steps}, func() {
@@ -161,20 +158,16 @@ func migrateStatusCommand(p Process) *cobra.Command {
 				if s.AppliedAt == nil {
 					return []any{s.Migration, "pending"}
 				}
-				return []any{s.Migration, s.AppliedAt.Format(time.RFC3339)}
+				return []any{s.Migration, atOrDash(s.AppliedAt)}
 			}, nil, "MIGRATION", "APPLIED")
-			if slices.ContainsFunc(steps, func(s step) bool { return s.AppliedAt == nil }) {
-				p.next("workers migrate up")
-			} else {
-				p.next("workers doctor migrations schema privileges")
-			}
+			p.next("%s", next)
 		})
 	})
 	return cmd
 }
 
 func printStep(p Process, done string, r *goose.MigrationResult) {
-	_, _ = fmt.Fprintf(p.Stdout, "%s %s (%s)\n", done, path.Base(r.Source.Path), r.Duration.Round(time.Millisecond))
+	p.printf("%s %s (%s)\n", done, path.Base(r.Source.Path), r.Duration.Round(time.Millisecond))
 }
 
 // migrating returns the run function of a migrate subcommand, which gets a migrator for DATABASE_URL.

@@ -190,14 +190,9 @@ func fit(rows [][]any, titles, cut []string, available int) []int {
 // width returns the width of results: COLUMNS, or else that of the terminal, or else 80.
 func width(p Process) int {
 	columns, _ := strconv.Atoi(p.Getenv("COLUMNS"))
-	return cmp.Or(max(columns, 0), terminalWidth(p.Stdout), 80)
-}
-
-// terminalWidth returns the number of columns of a terminal, or 0 for anything else.
-func terminalWidth(w io.Writer) int {
-	fd, _ := terminalOf(w)
-	columns, _, _ := term.GetSize(fd)
-	return columns
+	fd, _ := terminalOf(p.Stdout)
+	ofTerminal, _, _ := term.GetSize(fd)
+	return cmp.Or(max(columns, 0), ofTerminal, 80)
 }
 
 var paragraph = regexp.MustCompile(`(?m)^\S.*(?:\n\S.*)*`)

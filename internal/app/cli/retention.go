@@ -18,8 +18,7 @@ func retentionCommand(p Process) *cobra.Command {
 		Use: "retention", Short: "See how long rows are kept, and sweep rows that are past it",
 		Long: `Show how long rows are kept (core.retention_policies), and sweep those past their retention: a row becomes a
 tombstone, and is deleted after the days of grace. Workers sweep by themselves.`,
-		Example: `  workers retention status
-  workers retention sweep`,
+		Example: `  workers retention status`,
 	}
 	return group(cmd, retentionStatusCommand(p), retentionSweepCommand(p))
 }
@@ -30,8 +29,7 @@ func retentionStatusCommand(p Process) *cobra.Command {
 		Long: `Show how long rows are kept, how many are past that, and the failed events that expire within
 ` + fmt.Sprint(retention.WarnDays) + ` days. Rows are counted in tables of up to 100,000 rows and estimated (~) in
 larger ones.`,
-		Example: `  workers retention status
-  workers retention status --json`,
+		Example: `  workers retention status`,
 	}
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {

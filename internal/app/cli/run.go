@@ -33,7 +33,6 @@ Settings:
   SPECTRAL_BRIEFINGS_DIR  optional: the folder that agents deliver briefings to`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
   SPECTRAL_GENERATION=1 workers run --embedded
-  SPECTRAL_GENERATION=1 workers run --classes default
   SPECTRAL_GENERATION=1 workers run --drain`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes) },
 	}

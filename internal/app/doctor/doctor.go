@@ -88,9 +88,9 @@ var checks = []struct {
 	name string
 	run  check
 }{
-	{"server", server}, {"settings", settings}, {"migrations", migrations}, {"schema", schema}, {"tables", tables},
-	{"indexes", indexes}, {"privileges", privileges}, {"logins", logins}, {"clock", clock},
-	{"notifications", notifications}, {"queue", notificationQueue}, {"connections", connections},
+	{"server", server}, {"settings", settings}, {"migrations", migrations}, {"schema", ofThisBuild(schema)},
+	{"tables", tables}, {"indexes", indexes}, {"privileges", ofThisBuild(privileges)}, {"logins", ofThisBuild(logins)},
+	{"clock", clock}, {"notifications", notifications}, {"queue", notificationQueue}, {"connections", connections},
 	{"generations", generations}, {"paused", paused}, {"unhandled", unhandled}, {"channels", channels},
 	{"listeners", listeners}, {"leases", leases}, {"failures", failures}, {"retention", retention},
 	{"snapshots", snapshots}, {"transactions", transactions}, {"vacuum", vacuum}, {"scale", scale},

@@ -218,8 +218,8 @@ func (s *Server) Stop(ctx context.Context) error {
 			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended before (%s). The end of its log:\n%s",
 				s.cmd.ProcessState, s.logTail())
 		default:
-			if !s.ephemeral { // which has nothing to save
-				s.shutdown(ctx)
+			if !s.ephemeral && !s.endsAfter(ctx, syscall.SIGINT, stopGrace) { // an ephemeral one has nothing to save
+				s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", logData, s.data())
 			}
 			s.quit()
 		}
@@ -228,24 +228,22 @@ func (s *Server) Stop(ctx context.Context) error {
 	return s.stopErr
 }
 
-// shutdown lets the server write its data and end, if it does so in time.
-func (s *Server) shutdown(ctx context.Context) {
-	_ = s.cmd.Process.Signal(syscall.SIGINT)
-	ctx, cancel := context.WithTimeout(ctx, stopGrace)
+// endsAfter sends the server a signal, and reports whether it has ended when grace is over or ctx ends.
+func (s *Server) endsAfter(ctx context.Context, signal os.Signal, grace time.Duration) bool {
+	_ = s.cmd.Process.Signal(signal)
+	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	select {
 	case <-s.exited:
+		return true
 	case <-ctx.Done():
-		s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", logData, s.data())
+		return false
 	}
 }
 
 // quit ends the server, if it still runs, without saving anything, and waits for it. The next start recovers the data.
 func (s *Server) quit() {
-	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
-	select {
-	case <-s.exited:
-	case <-time.After(quitGrace):
+	if !s.endsAfter(context.Background(), syscall.SIGQUIT, quitGrace) {
 		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
 		<-s.exited
 	}
