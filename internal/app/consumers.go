@@ -90,12 +90,6 @@ func subscriptions(s Settings, unitOfWork *publish.UnitOfWork) ([]events.Subscri
 	return Subscriptions(ConsumerBuilders(), contracts, deps, s.Classes)
 }
 
-// CheckConsumers refuses what [Subscriptions] refuses, before anything is connected.
-func CheckConsumers(s Settings) error {
-	_, err := subscriptions(s, nil)
-	return err
-}
-
 // consumer returns the subscription to a contract's event type.
 func (d Deps) consumer(contract events.Contract, primary events.Registration,
 	coHandlers ...events.Registration) events.Subscription {

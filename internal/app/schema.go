@@ -76,15 +76,6 @@ func hashOf(definition string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// WriteSchema returns a schema as db/schema.txt has it, below its head.
-func WriteSchema(objects []SchemaObject) string {
-	var text strings.Builder
-	for _, o := range objects {
-		text.WriteString(o.Subject + ": " + o.Definition + "\n")
-	}
-	return text.String()
-}
-
 // declaredSchema returns the schema of this build, by subject.
 var declaredSchema = sync.OnceValue(func() map[string]string {
 	declared := make(map[string]string)

@@ -17,11 +17,10 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// fewEvents is how many events are listed before a question.
-const fewEvents = 20
-
-// progressEvery is how often a bulk command prints its progress.
-const progressEvery = 5 * time.Second
+const (
+	fewEvents     = 20 // are listed before a question
+	progressEvery = 5 * time.Second
+)
 
 // bulk is a command that changes events: those named by id, or all that a filter selects. It shows them and asks.
 type bulk struct {

@@ -150,7 +150,7 @@ func rootCommand(p Process) *cobra.Command {
 	root := group(&cobra.Command{
 		Use:           "workers",
 		Short:         "Spectral's event workers",
-		Long:          "Workers carry events between bounded contexts through core.outbox.\nStart with: workers demo",
+		Long:          "Workers carry events between bounded contexts through core.outbox.\n\nStart with: workers demo",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}, demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p),

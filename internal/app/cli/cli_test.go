@@ -35,7 +35,7 @@ func TestAResultThatIsNotWrittenIsAFailure(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"version"}, {"version", "--json"}, {"events", "list", "--help"}} {
 		code, stderr := call(t, brokenPipe{syscall.ENOSPC}, args...)
-		if code != exitFailed || stderr != "workers: write the result: no space left on device\n" {
+		if code != exitFailed || stderr != "workers: write the result: write /dev/stdout: no space left on device\n" {
 			t.Errorf("%v exits with %d: %s", args, code, stderr)
 		}
 		if code, stderr := call(t, brokenPipe{syscall.EPIPE}, args...); code != exitFailed || stderr != "" {

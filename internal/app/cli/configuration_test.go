@@ -69,7 +69,8 @@ func TestEveryCommandHasHelp(t *testing.T) {
 
 func TestHelpFitsIntoEightyColumns(t *testing.T) {
 	t.Parallel()
-	for _, c := range ours(t) {
+	all := ours(t)
+	for _, c := range append(all, all[0].Root()) {
 		var help bytes.Buffer
 		if code, stderr := call(t, &help, append(strings.Fields(c.CommandPath())[1:], "--help")...); code != exitFine {
 			t.Errorf("%s --help exits with %d: %s", c.CommandPath(), code, stderr)

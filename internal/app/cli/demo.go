@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -24,7 +23,7 @@ func demoCommand(p Process) *cobra.Command {
 	var input string
 	var fresh bool
 	cmd := &cobra.Command{
-		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself",
+		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres of its own",
 		Args: cobra.NoArgs,
 		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run workers, publish cards, and show them
 arriving, until interrupted or --count is reached. Exits 1 if a card did not arrive or a line was refused.
@@ -71,35 +70,23 @@ card_id and title are required.`,
 }
 
 func demoFlowsCommand(p Process, fresh *bool) *cobra.Command {
-	var names strings.Builder
+	var list strings.Builder
+	var names []cobra.Completion
 	for _, flow := range demo.Flows() {
 		about := strings.ReplaceAll(wrap(flow.About, 64), "\n", "\n"+strings.Repeat(" ", 15))
-		_, _ = fmt.Fprintf(&names, "\n  %-12s %s", flow.Name, about)
+		_, _ = fmt.Fprintf(&list, "\n  %-12s %s", flow.Name, about)
+		names = append(names, cobra.CompletionWithDesc(flow.Name, flow.About))
 	}
 	return &cobra.Command{
 		Use: "flows [name...]", Short: "Show every flow of events once, step by step, or the named ones",
 		Long: `Start what ` + "`workers demo`" + ` starts, and show each flow: what was written and published, which handlers
 handled the event, and what they stored. Exits 1 at the first flow that does not end as it should.
 
-Flows:` + names.String(),
+Flows:` + list.String(),
 		Example: `  workers demo flows`,
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (offered []string,
-			_ cobra.ShellCompDirective) {
-			for _, flow := range demo.Flows() {
-				if !slices.Contains(args, flow.Name) {
-					offered = append(offered, flow.Name+"\t"+flow.About)
-				}
-			}
-			return offered, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
-		},
+		Args:    cobra.OnlyValidArgs, ValidArgs: names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			flows, err := demo.ChooseFlows(args)
-			if err != nil {
-				return usage(err)
-			}
-			return runDemo(cmd, p, *fresh, func(ctx context.Context, d demo.Demo) error {
-				return d.RunFlows(ctx, flows)
-			})
+			return runDemo(cmd, p, *fresh, func(ctx context.Context, d demo.Demo) error { return d.RunFlows(ctx, args) })
 		},
 	}
 }

@@ -160,5 +160,5 @@ func printDetail(p Process, d operator.Detail) {
 	if err := json.Indent(&pretty, d.Payload, "", "  "); err != nil {
 		pretty = *bytes.NewBuffer(d.Payload)
 	}
-	p.printf("\npayload\n%s\n", pretty.String())
+	p.printf("\npayload\n%s\n", &pretty)
 }

@@ -18,7 +18,7 @@ import (
 func migrateCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "migrate", Short: "Bring the database's schema up to this build, or back",
-		Long:    `Run the migrations of db/migrations on DATABASE_URL. Any number of hosts may do so at once: they take turns.`,
+		Long:    `Run the migrations of db/migrations on DATABASE_URL. Hosts that do so at once take turns.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up`,
 	}
 	return group(cmd,

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"regexp"
 	"slices"
@@ -17,7 +15,6 @@ import (
 	"time"
 	"unicode/utf16"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 
@@ -36,9 +33,6 @@ func (r *results) Write(p []byte) (n int, err error) {
 	defer r.mu.Unlock()
 	if r.err == nil {
 		n, r.err = r.to.Write(p)
-		if path, ok := errors.AsType[*fs.PathError](r.err); ok {
-			r.err = path.Err
-		}
 	}
 	return n, r.err
 }
@@ -116,8 +110,7 @@ func escapedJSON(s string) string {
 // A column with texts longer than longText is cut down to leastCell before it is left out. Times are shorter.
 const longText, leastCell = 24, 12
 
-// gap is the number of columns between two cells.
-const gap = 2
+const gap = 2 // columns between two cells
 
 // printTable prints a row for each of all under the titles, with numbers to the right and texts safe for a terminal. It
 // prints nothing for no rows. If the rows are wider than the output, it cuts columns in the order of cut, and leaves
@@ -126,57 +119,46 @@ func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, ti
 	if len(all) == 0 {
 		return
 	}
-	rows := make([][]any, len(all))
-	for i, one := range all {
-		rows[i] = rowOf(one)
-		for j, cell := range rows[i] {
+	rows, aligned := [][]string{titles}, make([]text.Align, len(titles))
+	for _, one := range all {
+		row := make([]string, len(titles))
+		for i, cell := range rowOf(one) {
 			switch cell.(type) {
 			case int, int64, events.Generation, estimate:
-			default:
-				rows[i][j] = visible(fmt.Sprint(cell))
+				aligned[i] = text.AlignRight
+			}
+			row[i] = visible(fmt.Sprint(cell))
+		}
+		rows = append(rows, row)
+	}
+	widths := fit(rows, aligned, cut, width(p))
+	for _, row := range rows {
+		var line strings.Builder
+		for i, width := range widths {
+			if width > 0 {
+				line.WriteString(paint(p, row[i], aligned[i].Apply(text.Snip(row[i], width, "~"), width)))
+				line.WriteString(strings.Repeat(" ", gap))
 			}
 		}
+		_, _ = fmt.Fprintln(p.Stdout, strings.TrimRight(line.String(), " "))
 	}
-	writer := table.NewWriter()
-	writer.SetOutputMirror(p.Stdout)
-	style := table.StyleDefault
-	style.Options = table.OptionsNoBordersAndSeparators
-	style.Box.PaddingLeft, style.Box.PaddingRight = "", strings.Repeat(" ", gap)
-	style.Format.Header = text.FormatDefault
-	writer.SetStyle(style)
-	writer.SuppressTrailingSpaces()
-	header, columns := make(table.Row, len(titles)), make([]table.ColumnConfig, len(titles))
-	for i, width := range fit(rows, titles, cut, width(p)) {
-		header[i] = titles[i]
-		columns[i] = table.ColumnConfig{Number: i + 1, Hidden: width == 0, WidthMax: width,
-			WidthMaxEnforcer: func(s string, n int) string { return paint(p, s, text.Snip(s, n, "~")) }}
-	}
-	writer.SetColumnConfigs(columns)
-	writer.AppendHeader(header)
-	for _, row := range rows {
-		writer.AppendRow(row)
-	}
-	writer.Render()
 }
 
 // fit returns the width of each column, so that all fit into the available width; 0: the column is left out.
-func fit(rows [][]any, titles, cut []string, available int) []int {
-	widths, texts := make([]int, len(titles)), make([]bool, len(titles))
+func fit(rows [][]string, aligned []text.Align, cut []string, available int) []int {
+	widths := make([]int, len(rows[0]))
 	over := -available - gap
-	for i, title := range titles {
-		widths[i] = text.StringWidth(title)
+	for i := range widths {
 		for _, row := range rows {
-			_, isText := row[i].(string)
-			texts[i] = texts[i] || isText
-			widths[i] = max(widths[i], text.StringWidth(fmt.Sprint(row[i])))
+			widths[i] = max(widths[i], text.StringWidth(row[i]))
 		}
 		over += widths[i] + gap
 	}
 	for _, title := range cut {
-		i := slices.Index(titles, title)
+		i := slices.Index(rows[0], title)
 		switch {
 		case i < 0 || over <= 0:
-		case texts[i] && widths[i] > longText && widths[i]-over >= max(leastCell, len(title)):
+		case aligned[i] == text.AlignDefault && widths[i] > longText && widths[i]-over >= max(leastCell, len(title)):
 			widths[i] -= over
 			over = 0
 		default:

@@ -36,9 +36,8 @@ Settings:
   SPECTRAL_GENERATION=1 workers run --drain`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes) },
 	}
-	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+
-		""+events.DefaultClass+" is the one without a name; all of them if left out")
-	complete(cmd, "classes", knownClasses)
+	wordsFlag(cmd, &classes, "classes", "processing classes to run, joined by commas; "+events.DefaultClass+" is the one "+
+		"without a name; all of them if left out", knownClasses())
 	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using "+
 		"DATABASE_URL")
 	cmd.Flags().BoolVar(&drain, "drain", false, "end when no event of the generation is left")
@@ -54,13 +53,7 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	if err != nil {
 		return err
 	}
-	if cmd.Flags().Changed("classes") && len(classes) == 0 {
-		return usagef("--classes names no processing class: leave it out to run all of them")
-	}
 	settings.Classes = classes
-	if err := app.CheckConsumers(settings); err != nil {
-		return err
-	}
 	log, err := logger(cmd, p, settings.Generation)
 	if err != nil {
 		return err

@@ -43,27 +43,6 @@ func Flows() []Flow {
 	}
 }
 
-// ChooseFlows returns the named flows, or all of them without names.
-func ChooseFlows(names []string) ([]Flow, error) {
-	all := Flows()
-	if len(names) == 0 {
-		return all, nil
-	}
-	known := make([]string, len(all))
-	for i, f := range all {
-		known[i] = f.Name
-	}
-	chosen := make([]Flow, len(names))
-	for i, name := range names {
-		at := slices.Index(known, name)
-		if at < 0 {
-			return nil, fmt.Errorf("there is no flow %.40q: choose among %s", name, strings.Join(known, ", "))
-		}
-		chosen[i] = all[at]
-	}
-	return chosen, nil
-}
-
 // Stage is where a flow runs: a running worker and a new workspace.
 type Stage struct {
 	Demo
@@ -75,9 +54,12 @@ type Stage struct {
 
 var errFlowFailed = errors.New("the flow did not end as it should")
 
-// RunFlows runs flows one after another and stops at the first that fails.
-func (d Demo) RunFlows(ctx context.Context, flows []Flow) error {
-	for _, flow := range flows {
+// RunFlows runs the named flows, or all of them without names, one after another. It stops at the first that fails.
+func (d Demo) RunFlows(ctx context.Context, names []string) error {
+	for _, flow := range Flows() {
+		if len(names) > 0 && !slices.Contains(names, flow.Name) {
+			continue
+		}
 		stage := d.stage()
 		if _, err := fmt.Fprintf(d.Out, "%s: %s\n", flow.Name, flow.About); err != nil {
 			return err
