@@ -23,7 +23,7 @@ func demoCommand(p Process) *cobra.Command {
 	var input string
 	var fresh bool
 	cmd := &cobra.Command{
-		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres of its own",
+		Use: "demo", Short: "Publish cards and watch them arrive, on its own Postgres",
 		Args: cobra.NoArgs,
 		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run workers, publish cards, and show them
 arriving, until interrupted or --count is reached. Exits 1 if a card did not arrive or a line was refused.

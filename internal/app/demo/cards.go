@@ -50,9 +50,6 @@ func read(input io.Reader) iter.Seq[card] {
 		lines.Buffer(nil, maxLineBytes)
 		for ; lines.Scan(); n++ {
 			line := lines.Bytes()
-			if n == 1 {
-				line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
-			}
 			if len(bytes.TrimSpace(line)) == 0 {
 				continue
 			}
