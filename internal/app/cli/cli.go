@@ -95,8 +95,8 @@ func Main(ctx context.Context, p Process, args []string) int {
 		return exitFine
 	}
 	text := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
-	if ctx.Err() != nil {
-		text = asInterrupt(err, text)
+	if ctx.Err() != nil && (operator.IsTimeout(err) || strings.Contains(text, "canceled")) { // what the signal caused
+		text = errInterrupted.Error()
 	}
 	p.notef("workers: %s", withCommands(text))
 	if out.err != nil { // a result that was not written is no result
@@ -109,15 +109,6 @@ func Main(ctx context.Context, p Process, args []string) int {
 		return exitUsage
 	}
 	return exitFailed
-}
-
-// asInterrupt returns the text of an error that a signal caused: the error itself says only that it was canceled.
-func asInterrupt(err error, text string) string {
-	text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
-	if operator.IsTimeout(err) && !strings.Contains(text, errInterrupted.Error()) {
-		text = errInterrupted.Error() + ": " + text
-	}
-	return text
 }
 
 // sqlHints are what the SQL functions suggest, each with the command that does the same.

@@ -116,7 +116,7 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 	if embedded {
 		server, err := startMigrated(ctx, p, fresh, &settings, log)
 		if err != nil {
-			return interruptedIn(ctx, err)
+			return err
 		}
 		defer stopEmbedded(server, &err)
 	} else {
@@ -124,11 +124,11 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 			app.DescribeURL(settings.DatabaseURL), settings.Generation)
 		settings.PoolURL = settings.DatabaseURL
 		if err := migrateUp(ctx, settings, log); err != nil {
-			return interruptedIn(ctx, err)
+			return err
 		}
 	}
 	if err := app.CheckDatabase(ctx, &settings, "spectral_operator"); err != nil {
-		return interruptedIn(ctx, err)
+		return err
 	}
 	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
 	return withWorker(ctx, settings, log, func(running context.Context, _ *worker.Worker) error {

@@ -62,17 +62,17 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	if embedded {
 		server, err := startMigrated(ctx, p, false, &settings, log)
 		if err != nil {
-			return interruptedIn(ctx, err)
+			return err
 		}
 		defer stopEmbedded(server, &err)
 		gone = server.Done()
 	}
 	if err := app.CheckDatabase(ctx, &settings); err != nil {
-		return interruptedIn(ctx, err)
+		return err
 	}
 	if drain {
 		if err := app.CheckDrainable(ctx, settings); err != nil {
-			return interruptedIn(ctx, err)
+			return err
 		}
 	}
 	return withWorker(ctx, settings, log, func(running context.Context, listener *worker.Worker) error {
@@ -99,14 +99,6 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	})
 }
 
-// interruptedIn returns err, an error while starting; after a signal, which caused it, errInterrupted.
-func interruptedIn(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return errInterrupted
-	}
-	return err
-}
-
 // withWorker starts a worker, calls beside, and stops the worker when beside returns. The context of beside ends with
 // the worker, too.
 func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
@@ -114,7 +106,7 @@ func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 	var listener *worker.Worker
 	worker := fx.New(app.Worker(s, log), fx.Populate(&listener), fx.Options(options...))
 	if err := worker.Start(ctx); err != nil {
-		return interruptedIn(ctx, err)
+		return err
 	}
 	log.InfoContext(ctx, "workers running")
 	running, end := context.WithCancel(ctx)
