@@ -27,7 +27,7 @@ begin
     select * into v_paused from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type;
     raise exception 'event_type: % is paused already in generation %, since % by %', p_event_type, p_generation,
       v_paused.paused_at, v_paused.paused_by using errcode = 'SP034', column = 'event_type',
-      hint = format('`workers events resume %1$s --generation %2$s`, or: select core.event_type_resume(%1$L, %2$s);',
+      hint = format('`workers events resume %1$s --generation %2$s`, or: select core.event_type_resume(%1$L, %2$s)',
         p_event_type, p_generation);
   end if;
 end

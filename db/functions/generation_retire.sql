@@ -49,7 +49,7 @@ begin
       using errcode = 'SP040', column = 'generation',
             hint = case when exists (select from core.deployments d where d.status = 'live'
                 and d.generation <> p_generation) then '' else 'start the workers of the next generation; then ' end
-              || format('drain it first: `workers generation drain %1$s`, or: select core.generation_drain(%1$s);',
+              || format('drain it first: `workers generation drain %1$s`, or: select core.generation_drain(%1$s)',
                 p_generation);
   end if;
 

@@ -53,7 +53,7 @@ begin
   if v_row.discarded_at is not null then
     raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at using errcode = 'SP033',
       column = 'event_id', hint = format('first: `workers events undiscard %1$s`, or: '
-        'select core.outbox_undiscard(%1$L, <who>);', p_event_id);
+        'select core.outbox_undiscard(%1$L, <who>)', p_event_id);
   end if;
 
   if p_action = 'retry_now' then
@@ -62,7 +62,7 @@ begin
         using errcode = 'SP032', column = 'event_id',
               hint = case v_row.status
                 when 'failed' then format('`workers events replay %1$s --to <generation>`, or: '
-                  'select core.outbox_replay(%1$L, <generation>, <who>);', p_event_id)
+                  'select core.outbox_replay(%1$L, <generation>, <who>)', p_event_id)
                 when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the '
                   'lease runs out' else 'nothing is left to do' end;
     end if;
@@ -81,7 +81,7 @@ begin
             hint = case
               when v_row.status = 'pending' and v_row.available_at > clock_timestamp()
                 then format('it is due at %1$s; sooner: `workers events retry-now %2$s`, or: '
-                  'select core.outbox_retry_now(%2$L);', v_row.available_at, p_event_id)
+                  'select core.outbox_retry_now(%2$L)', v_row.available_at, p_event_id)
               when v_row.status = 'pending' then 'it is due, or a worker handles it'
               when v_row.status = 'in_flight'
                 then format('worker %s handles it; if that worker dies, it is pending again at %s',

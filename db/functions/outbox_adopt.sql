@@ -35,7 +35,7 @@ begin
   end if;
   if core.adoption_check(p_from, p_to, true) = 'live' then
     raise warning 'from: generation % is live: its workers compete for its events, and more may come', p_from
-      using hint = format('`workers generation drain %1$s`, or: select core.generation_drain(%1$s);', p_from);
+      using hint = format('`workers generation drain %1$s`, or: select core.generation_drain(%1$s)', p_from);
   end if;
 
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it

@@ -132,7 +132,7 @@ begin
   if v_row.discarded_at is not null then
     raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at using errcode = 'SP033',
       column = 'event_id', hint = format('first: `workers events undiscard %1$s`, or: '
-        'select core.outbox_undiscard(%1$L, <who>);', p_event_id);
+        'select core.outbox_undiscard(%1$L, <who>)', p_event_id);
   end if;
   if p_action = 'retry_now' then
     if v_row.status <> 'pending' then
@@ -140,7 +140,7 @@ begin
         using errcode = 'SP032', column = 'event_id',
               hint = case v_row.status
                 when 'failed' then format('`workers events replay %1$s --to <generation>`, or: '
-                  'select core.outbox_replay(%1$L, <generation>, <who>);', p_event_id)
+                  'select core.outbox_replay(%1$L, <generation>, <who>)', p_event_id)
                 when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the '
                   'lease runs out' else 'nothing is left to do' end;
     end if;
@@ -158,7 +158,7 @@ begin
             hint = case
               when v_row.status = 'pending' and v_row.available_at > clock_timestamp()
                 then format('it is due at %1$s; sooner: `workers events retry-now %2$s`, or: '
-                  'select core.outbox_retry_now(%2$L);', v_row.available_at, p_event_id)
+                  'select core.outbox_retry_now(%2$L)', v_row.available_at, p_event_id)
               when v_row.status = 'pending' then 'it is due, or a worker handles it'
               when v_row.status = 'in_flight'
                 then format('worker %s handles it; if that worker dies, it is pending again at %s',
@@ -505,7 +505,7 @@ begin
     select * into v_paused from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type;
     raise exception 'event_type: % is paused already in generation %, since % by %', p_event_type, p_generation,
       v_paused.paused_at, v_paused.paused_by using errcode = 'SP034', column = 'event_type',
-      hint = format('`workers events resume %1$s --generation %2$s`, or: select core.event_type_resume(%1$L, %2$s);',
+      hint = format('`workers events resume %1$s --generation %2$s`, or: select core.event_type_resume(%1$L, %2$s)',
         p_event_type, p_generation);
   end if;
 end

@@ -151,7 +151,7 @@ begin
       using errcode = 'SP040', column = 'generation',
             hint = case when exists (select from core.deployments d where d.status = 'live'
                 and d.generation <> p_generation) then '' else 'start the workers of the next generation; then ' end
-              || format('drain it first: `workers generation drain %1$s`, or: select core.generation_drain(%1$s);',
+              || format('drain it first: `workers generation drain %1$s`, or: select core.generation_drain(%1$s)',
                 p_generation);
   end if;
   if v_deployment.closed_at is null then
@@ -346,7 +346,7 @@ begin
   end if;
   if core.adoption_check(p_from, p_to, true) = 'live' then
     raise warning 'from: generation % is live: its workers compete for its events, and more may come', p_from
-      using hint = format('`workers generation drain %1$s`, or: select core.generation_drain(%1$s);', p_from);
+      using hint = format('`workers generation drain %1$s`, or: select core.generation_drain(%1$s)', p_from);
   end if;
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);

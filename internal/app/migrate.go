@@ -145,8 +145,8 @@ func (m *Migrator) retryLocked(ctx context.Context, migrate func() error) error 
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != pgerrcode.LockNotAvailable {
 			return err
 		}
-		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds: see `workers doctor "+
-			"snapshots`", logReason, oneLine(err).Error(), logDelay, pause.Milliseconds())
+		m.log.WarnContext(ctx, "a migration waits for a lock of another transaction: `workers doctor transactions "+
+			"snapshots` names it", logReason, oneLine(err).Error(), logDelay, pause.Milliseconds())
 		select {
 		case <-waiting.Done():
 			return err

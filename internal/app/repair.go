@@ -271,6 +271,16 @@ func privilegeFix(d Difference) string {
 	return ""
 }
 
+// Fix says what to do about a difference: repair the schema, or what a repair cannot do.
+func (d Difference) Fix() string {
+	for p := access; p <= grant; p++ {
+		if fix(p, d) != "" {
+			return "`workers migrate repair`"
+		}
+	}
+	return (&repair{}).advice(d)
+}
+
 var functionForm = regexp.MustCompile(`(?s)^create function (\w+\.\w+)(\(.*?\bas \$\$.*?\n\$\$);`)
 
 // functionSource returns the statement that creates or replaces a function of db/functions.

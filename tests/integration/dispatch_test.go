@@ -112,9 +112,9 @@ func failuresAreClassified(b *bundle) {
 		{"text that cannot be stored", func(context.Context, events.Tx, events.Envelope) error {
 			return errors.New("refusing \x00 \xff")
 		}, 4, "HandlerError: refusing \uFFFD \uFFFD"},
-		{"unique", run("insert into platform.parents values (1)"), 1, "IntegrityError: "},
+		{"unique", run("insert into platform.parents values (1)"), 3, "IntegrityError: "},
 		{"missing parent", run("insert into platform.children values (99)"), 3, "IntegrityError: "},
-		{"deferred constraint", run("insert into platform.numbers values (1)"), 1, "IntegrityError: "},
+		{"deferred constraint", run("insert into platform.numbers values (1)"), 3, "IntegrityError: "},
 		{"another context's table", run("insert into worlds.effects values ('x', 'x', null, 1)"), 4, "DatabaseError: "},
 		{"unqualified table", run("insert into effects values ('x', 'x', null, 1)"), 4, "DatabaseError: "},
 		{"statement past the timeout", run("select pg_catalog.pg_sleep(3600)"), 4, "TimeoutError: "},

@@ -153,8 +153,8 @@ func failedCompletionsCountLikeFailedHandlers(b *bundle) {
 		complete events.Completion
 	}{
 		{"HandlerError", 2, func(context.Context, events.Tx) error { return errOnPurpose }},
-		{"IntegrityError", 1, run("insert into platform.contended values (1), (1)")},
-		{"IntegrityError", 1, run("insert into platform.numbers values (1), (1)")}, // a deferred constraint
+		{"IntegrityError", 2, run("insert into platform.contended values (1), (1)")},
+		{"IntegrityError", 2, run("insert into platform.numbers values (1), (1)")}, // a deferred constraint
 		{"AbortedTransaction", 2, func(ctx context.Context, tx events.Tx) error {
 			_, _ = tx.Exec(ctx, "select 1 / 0")
 			return nil

@@ -214,7 +214,7 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 	waitFor(t, watcher, "select not ("+strings.TrimPrefix(lockWaits("core.outbox"), "select ")+")") // its turn is over
 	finish(t, long)
 	must(t, <-migrated)
-	if !strings.Contains(log.String(), "workers doctor snapshots") {
+	if !strings.Contains(log.String(), "workers doctor transactions snapshots") {
 		t.Errorf("the log of the waiting migrator says %q", log.String())
 	}
 	if !value[bool](t, watcher, hasColumn) {

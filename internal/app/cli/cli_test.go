@@ -174,40 +174,6 @@ func TestTablesFitTheOutput(t *testing.T) {
 	}
 }
 
-// Commands replace the SQL that functions suggest, and they exist.
-func TestHintsNameCommands(t *testing.T) {
-	t.Parallel()
-	const id = "0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10"
-	for hint, want := range map[string]string{
-		"first: select core.outbox_undiscard('" + id + "')": "workers events undiscard " + id,
-		"replay it: select core.outbox_replay('" + id + "', <generation>, <who>)": "workers events replay " + id +
-			" --to GENERATION",
-		"it is due later; sooner: select core.outbox_retry_now('" + id + "')": "workers events retry-now " + id,
-		"select core.event_type_resume('decision.recorded', 8)": "workers events resume " +
-			"decision.recorded --generation 8",
-		"select event_type, generation from core.paused_types":                    "workers events pause --list",
-		"only a draining one is retired: select core.generation_drain(7);":        "workers generation drain 7",
-		"select generation, status from core.generation_status()":                 "workers generation status",
-		"select generation, status from core.deployments":                         "workers generation status",
-		"start the workers of the next generation first, or pass p_force => true": "or pass --force",
-		"p_force => true replays it; handlers that have handled it are skipped":   "--force replays it",
-		"select occurred_at, event_type, status from core.outbox where id = 'x'":  "select occurred_at",
-	} {
-		have := withCommands(hint)
-		if !strings.Contains(have, want) {
-			t.Errorf("%s becomes %s, want %s", hint, have, want)
-		}
-		command, isCommand := strings.CutPrefix(strings.ReplaceAll(want, "GENERATION", "8"), "workers ")
-		if !isCommand {
-			continue
-		}
-		if _, stderr := call(t, io.Discard, strings.Fields(command)...); !strings.Contains(stderr,
-			"DATABASE_URL is not set") {
-			t.Errorf("%s: %s", want, stderr)
-		}
-	}
-}
-
 func TestAges(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{"90m": 90 * time.Minute, "7d": 168 * time.Hour} {

@@ -92,7 +92,7 @@ func awaitSafe(ctx context.Context, p Process, c *operator.Client, args []events
 	if len(args) == 1 {
 		only = &args[0]
 	}
-	deadline, said := time.Now().Add(wait), ""
+	deadline, printed := time.Now().Add(wait), ""
 	for {
 		if all, err = c.Generations(ctx, only); err != nil {
 			return nil, "", err
@@ -112,13 +112,13 @@ func awaitSafe(ctx context.Context, p Process, c *operator.Client, args []events
 		if busy == "" || wait == 0 || only != nil && live {
 			return all, busy, nil
 		}
-		if busy != said {
-			said = busy
+		if busy != printed {
+			printed = busy
 			p.notef("waiting: %s", busy)
 		}
 		if !restUntil(ctx, deadline) {
 			if ctx.Err() != nil {
-				err = errors.New("interrupted while " + busy)
+				err = errors.New("interrupted; " + busy)
 			}
 			return all, busy, err
 		}
@@ -129,8 +129,8 @@ func awaitSafe(ctx context.Context, p Process, c *operator.Client, args []events
 func unsafe(g operator.Generation) string {
 	why := fmt.Sprintf("%d due, %d scheduled, %d in flight", g.Due, g.Scheduled, g.InFlight)
 	if g.Status == "live" {
-		why = fmt.Sprintf("it is live, and its producers may publish at any moment; drain it first: `workers generation "+
-			"drain %d`", g.Generation)
+		why = fmt.Sprintf("it is live, and its producers may publish at any moment; drain it first, while another is live: "+
+			"`workers generation drain %d`", g.Generation)
 	}
 	return fmt.Sprintf("generation %d is not safe to stop: %s", g.Generation, why)
 }
@@ -232,20 +232,20 @@ Exits 1 if it is not retired within --timeout. The command may be interrupted an
 
 func retire(ctx context.Context, p Process, c *operator.Client, g events.Generation, by string,
 	timeout time.Duration) error {
-	deadline, said := time.Now().Add(timeout), ""
+	deadline, printed := time.Now().Add(timeout), ""
 	for {
-		stands, reason, err := c.RetireGeneration(ctx, g, by)
+		state, reason, err := c.RetireGeneration(ctx, g, by)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return fmt.Errorf("interrupted: `workers generation retire %d` goes on", g)
-		case err != nil || stands == operator.RetiringDone:
+			return fmt.Errorf("interrupted: run `workers generation retire %d` again to continue", g)
+		case err != nil || state == operator.RetiringDone:
 			return err
-		case stands == operator.RetiringClosing: // another transaction sees more
+		case state == operator.RetiringClosing: // another transaction sees more
 			p.notef("generation %d: closing: publishing into it is refused from now on", g)
 			continue
-		case stands != said:
-			said = stands
-			p.notef("generation %d: %s: %s", g, stands, reason)
+		case state != printed:
+			printed = state
+			p.notef("generation %d: %s: %s", g, state, reason)
 		}
 		if !restUntil(ctx, deadline) {
 			why := fmt.Sprintf("not within %s", timeout)
@@ -254,7 +254,7 @@ func retire(ctx context.Context, p Process, c *operator.Client, g events.Generat
 			}
 			return fmt.Errorf("%s: generation %d is not retired, %s: %s; end those transactions, let its workers finish, or "+
 				"move its events with `workers generation adopt`, and repeat the command; `workers generation register %[2]d` "+
-				"makes it live again", why, g, stands, reason)
+				"makes it live again", why, g, state, reason)
 		}
 	}
 }

@@ -65,12 +65,11 @@ func schema(ctx context.Context, e *examination) (string, error) {
 func privileges(ctx context.Context, e *examination) (string, error) {
 	_, differences, err := app.Compare(ctx, e.inspector.Conn(ctx))
 	e.differences(differences)
-	return "each role is, owns and may do what db/privileges.txt says", err
+	return "roles, owners and grants are as in db/privileges.txt", err
 }
 
 // differences adds differences, the worst first.
 func (e *examination) differences(all []app.Difference) {
-	const repair = "`workers migrate repair`"
 	for _, d := range all {
 		state := Critical
 		kind, _, _ := strings.Cut(d.Subject, " ")
@@ -78,12 +77,13 @@ func (e *examination) differences(all []app.Difference) {
 		if d.Want == "" && !slices.Contains([]string{"trigger", "owner", "revoked"}, kind) {
 			state = Warning
 		}
-		e.found(state, "%s", d).fix(repair)
+		e.found(state, "%s", d).fix("%s", d.Fix())
 	}
 	slices.SortStableFunc(e.findings, func(a, b Finding) int { return ranks[b.State] - ranks[a.State] })
 	if more := len(e.findings) - maxListed; more > 0 {
 		e.findings = e.findings[:maxListed]
-		e.found(e.findings[0].State, "and %s more", app.Counted(more, "difference")).fix(repair)
+		e.found(e.findings[0].State, "and %s more", app.Counted(more, "difference")).
+			fix("`workers migrate repair` lists them")
 	}
 }
 

@@ -121,7 +121,8 @@ func TestPostgresErrorsAreClassified(t *testing.T) {
 		means   disposition
 	}{
 		{"23505", 1, "IntegrityError", transient}, {"23505", 2, "IntegrityError", terminal},
-		{"23P01", 1, "IntegrityError", transient}, {"23514", 0, "IntegrityError", terminal}, {"23503", 0, "IntegrityError", transient},
+		{"23P01", 1, "IntegrityError", transient}, {"23514", 0, "IntegrityError", terminal},
+		{"23503", 0, "IntegrityError", transient},
 		{"23503", 1, "IntegrityError", transient}, {"23503", 2, "IntegrityError", terminal},
 		{"40001", 0, "SerializationError", free}, {"40P01", 0, "DeadlockError", free},
 		{"57P01", 0, "ConnectionError", free}, {"08006", 0, "ConnectionError", free},
