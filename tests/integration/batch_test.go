@@ -25,7 +25,7 @@ func TestBatches(t *testing.T) {
 	setup(t).cases(aBadRowFailsAlone, deadlocksOfBatchesCostNoAttempt, duplicatesInOppositeOrderDoNotDeadlock)
 }
 
-// oban#168, pg-boss#282: two workers update the same rows in opposite order.
+// Two workers update the same rows in opposite order.
 func deadlocksOfBatchesCostNoAttempt(b *bundle) {
 	b.poolURL += "&deadlock_timeout=20ms"
 	b.exec("insert into platform.hot values (0, 0), (1, 0)")

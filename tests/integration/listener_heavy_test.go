@@ -56,7 +56,7 @@ func TestStopReturnsWhilePollingThroughAHalfOpenPool(t *testing.T) {
 	l.stop() // the driver cancels the statement and waits for the reply
 }
 
-// hatchet#2772, hatchet#3694: the pool loses no connection, and none that comes back is subscribed (wpmgr#496).
+// The pool gets every connection back, and none of them is still subscribed.
 func TestKilledBackendsLeakNoPoolConnection(t *testing.T) {
 	b := setup(t)
 	l := b.startWorker(50*time.Millisecond, subscription(effectHandler("platform.one")))

@@ -84,7 +84,7 @@ func aBusyConsumerDelaysNoOther(b *bundle) {
 	l.awaitDelivered(1)
 }
 
-// bullmq#4729: LISTEN is issued on the new connection, and there is only one.
+// LISTEN is issued on the new connection, and there is only one.
 func aLostListenConnectionIsReplaced(b *bundle) {
 	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
 	for n := range 2 {

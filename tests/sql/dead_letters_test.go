@@ -169,7 +169,7 @@ func TestASearchIsBounded(t *testing.T) {
 	}
 }
 
-// river#746: how many are delivered is not counted where they are many.
+// How many are delivered is not counted where they are many.
 func TestManyDeliveredAreEstimated(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

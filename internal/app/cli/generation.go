@@ -19,8 +19,9 @@ import (
 func generationCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "generation", Short: "Show deployment generations; drain, adopt, retire",
-		Long: `The workers of a generation handle only its own events. A generation is live, then draining, then retired.
-Publishing that names no generation goes to the highest live one. docs/deployment.md has the cutover and the rollback.`,
+		Long: `The workers of a generation handle only its own events. A generation is live, then draining, closing while
+it is being retired, and retired; it is unknown if events name it but no worker registered it. Publishing that names no
+generation goes to the highest live one. docs/deployment.md has the cutover and the rollback.`,
 		Example: `  workers generation status`,
 	}, generationStatusCommand(p), generationRegisterCommand(p), generationDrainCommand(p), generationAdoptCommand(p),
 		generationRetireCommand(p))
@@ -62,8 +63,7 @@ func generationStatusCommand(p Process) *cobra.Command {
 		Use: "status [N]", Args: cobra.MaximumNArgs(1),
 		Short: "Show what is left in each generation, and which is safe to stop",
 		Long: `Show the events left in each generation, or in N. A generation is safe to stop when it is not live and nothing
-of it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without N, while one that is not live is
-not.`,
+of it is due, scheduled or in flight. Exits 3 if N is not safe to stop; without N, if any that is not live is not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script`,
 	}

@@ -24,7 +24,7 @@ func runCommand(p Process) *cobra.Command {
 finish.
 
 With --drain they end once nothing of the generation is left; with --classes only event types of those classes count.
-Exits 1 if only events are left that no live worker handles, or if it is interrupted before.
+Exits 1 if it is interrupted first, or if no live worker handles what is left.
 
 Settings:
   DATABASE_URL            straight to Postgres (not a transaction pooler)

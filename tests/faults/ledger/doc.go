@@ -12,4 +12,10 @@
 // reason.
 //
 // An event is identified by its key, a field of the payload that is unique in the ledger.
+//
+//   - kind.go: the kinds of events, with their contracts and handlers
+//   - publish.go: publishing under load, and how each transaction ended
+//   - verify.go: comparing rows, effects and dedup keys with the record
+//   - execution_log.go: what executors did outside the database
+//   - leases.go: comparing leases and executions
 package ledger

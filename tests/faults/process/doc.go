@@ -3,4 +3,9 @@
 //
 // A process is killed when its test ends, and on Linux when the test binary ends. Its stderr is read as log entries,
 // for which tests wait.
+//
+//   - build.go: building the binary
+//   - process.go: a process, its signals and its end
+//   - log.go: its log entries
+//   - supervisor.go: restarts
 package process

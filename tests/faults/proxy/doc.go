@@ -6,4 +6,7 @@
 //
 // It does not speak TLS: URLs that lead through it need sslmode=disable. Its port stays the same when the server
 // restarts on another one.
+//
+//   - proxy.go: the listener, modes and filters
+//   - link.go: one connection, message by message
 package proxy
