@@ -105,6 +105,7 @@ func TestLeasedWorkThatIgnoresItsContextIsAbandoned(t *testing.T) {
 	stuck.Timeout, stuck.Retry = 100*time.Millisecond,
 		&events.RetryPolicy{Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 	s := leasedSubscription(time.Minute, stuck)
+	s.Concurrency = 1
 	l := b.startWorker(noPoll, s)
 	slow, fast := event(13), event(1)
 	b.publish(slow, fast)
