@@ -20,7 +20,7 @@ build: ## build bin/workers (20 s from nothing)
 event: ## write the files of a new event: docs/adding-an-event.md (1 s)
 	@go run ./internal/dev event '$(NAME)' '$(TO)' '$(FIELDS)'
 
-quick: ## check what changes while working, without the slow suites (30 s)
+quick: ## check what changes while working, without the slow suites (5 to 30 s)
 	go vet ./...
 	go test ./internal/core/events/... ./internal/platform/... ./internal/worlds/... ./internal/app ./internal/dev \
 		./tests/architecture ./tests/contracts

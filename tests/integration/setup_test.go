@@ -64,7 +64,8 @@ func addFixtures(ctx context.Context, url string) error {
 			as 'select pg_terminate_backend(pg_backend_pid())';
 		grant usage on schema public to public;
 		grant all on public.observed, public.effects to public;
-		grant all on all tables in schema platform to spectral_platform;
+		grant all on platform.effects, platform.contended, platform.numbers, platform.acted, platform.hot,
+			platform.parents, platform.children, platform.owned to spectral_platform;
 		grant execute on function platform.linger(), platform.die() to spectral_platform;
 		grant all on worlds.effects to spectral_worlds`)
 	return err
