@@ -112,13 +112,12 @@ Interrupted, the command keeps what it has done.`,
 		counts, err := retention.Sweep(ctx, o.Retention, retention.Options{
 			Run: run, Steps: app.RetentionSteps(), By: *who, PageRows: retention.PageRows,
 			Pause: func() time.Duration { return pause },
-			Stop: func(rows int64) bool {
+			Progress: func(rows int64) {
 				if rows > swept && time.Since(reported) >= time.Second {
 					reported = time.Now()
 					p.notef("%s swept", app.Counted(rows, "row"))
 				}
 				swept = rows
-				return false
 			},
 		})
 		if ctx.Err() != nil {

@@ -113,15 +113,14 @@ type Options struct {
 	Run      uuid.UUID
 	By       string // the person who sweeps; empty: the login
 	PageRows int
-	MaxRows  int64 // at most so many rows; zero: no bound
 	// Pause returns how long to wait after a page that wrote rows. After other pages it is a tenth of that.
 	Pause func() time.Duration
-	// Stop is called after each page with the rows of all steps so far, and ends the sweep if true. It may be nil.
-	Stop func(rows int64) bool
+	// Progress is called after each page with the rows of all steps so far. It may be nil.
+	Progress func(rows int64)
 }
 
-// Sweep runs the steps one after another, page by page, until the end of each table, a bound, or the end of ctx. It
-// returns a count for each step, also with an error.
+// Sweep runs the steps one after another, page by page, until the end of each table or of ctx. It returns a count for
+// each step, also with an error.
 func Sweep(ctx context.Context, store Store, o Options) ([]Count, error) {
 	counts := make([]Count, len(o.Steps))
 	for i, step := range o.Steps {
@@ -132,9 +131,6 @@ func Sweep(ctx context.Context, store Store, o Options) ([]Count, error) {
 		refused := 0
 		for after := []string(nil); counts[i].More; {
 			page := Page{Step: step, After: after, Rows: o.PageRows, Run: o.Run, By: o.By}
-			if o.MaxRows > 0 {
-				page.Rows = int(min(int64(page.Rows), o.MaxRows-total))
-			}
 			rows, next, err := store.Sweep(ctx, page)
 			pause := o.Pause()
 			switch {
@@ -147,8 +143,8 @@ func Sweep(ctx context.Context, store Store, o Options) ([]Count, error) {
 				total += rows
 				counts[i].Rows += rows
 				counts[i].More = next != nil
-				if o.MaxRows > 0 && total >= o.MaxRows || o.Stop != nil && o.Stop(total) {
-					return counts, nil
+				if o.Progress != nil {
+					o.Progress(total)
 				}
 				if rows == 0 {
 					pause /= 10

@@ -154,18 +154,18 @@ func TestSweeperWaitsForOtherSweeps(t *testing.T) {
 	})
 }
 
-func TestSweepStopsAtItsBounds(t *testing.T) {
+func TestSweepStopsWithItsContext(t *testing.T) {
 	t.Parallel()
-	for name, o := range map[string]retention.Options{
-		"rows": {MaxRows: 10, PageRows: 7}, "stop": {PageRows: 7, Stop: func(rows int64) bool { return rows >= 10 }},
-	} {
-		s := &store{left: 5}
-		o.Steps, o.Pause = steps, func() time.Duration { return 0 }
-		counts, err := retention.Sweep(t.Context(), s, o)
-		if err != nil || counts[0].Rows != 10 || !counts[0].More || !counts[1].More ||
-			name == "rows" && s.pages[1].Rows != 5 {
-			t.Errorf("%s: %+v, %v, pages %+v", name, counts, err, s.pages)
-		}
+	s := &store{left: 5}
+	ctx, cancel := context.WithCancel(t.Context())
+	counts, err := retention.Sweep(ctx, s, retention.Options{Steps: steps, PageRows: 7,
+		Pause: func() time.Duration { return time.Hour }, Progress: func(rows int64) {
+			if rows >= 5 {
+				cancel()
+			}
+		}})
+	if !errors.Is(err, context.Canceled) || counts[0].Rows != 5 || !counts[0].More || !counts[1].More {
+		t.Errorf("%+v, %v, pages %+v", counts, err, s.pages)
 	}
 }
 
