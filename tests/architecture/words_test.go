@@ -46,6 +46,7 @@ var bannedWords = []bannedWord{
 	{"outbox look", "outbox_poll"},
 	{"outbox quiet", "outbox_barrier"},
 	{"deaf", "notifications lost, self-test received"},
+	{"acks?", "delivery latency"},
 	{"loners?", "single results"},
 	{"patience", "lock timeout, statement timeout, flush timeout; in tests testTimeout"},
 	{"lent", "withHandlerTx, passed to"},
