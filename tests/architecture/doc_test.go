@@ -7,7 +7,7 @@
 //   - consumers_test.go: consumers and contracts agree; testdata/topology.txt shows which event reaches which handlers
 //   - functions_test.go: the migrations have the functions of db/functions
 //   - sqlc_test.go, sqlc_generate_test.go: each context reads its own migrations; the second generates again (tag sqlc)
-//   - words_test.go: the word list and the length of lines
+//   - words_test.go: the word list, the length of lines, and the names of tests in pages
 //
 // This writes the generated files:
 //
