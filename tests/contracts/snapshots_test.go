@@ -64,8 +64,8 @@ func TestSnapshots(t *testing.T) {
 		example, err := json.Marshal(c.Payload)
 		must(t, err)
 		if misfit := misfit(t, c, example); misfit != nil {
-			t.Errorf("contract %s version %d: its example Payload breaks its own rules, change one of them: %v", c.Type, c.Version,
-				misfit)
+			t.Errorf("contract %s version %d: its example Payload breaks its own rules, change one of them: %v", c.Type,
+				c.Version, misfit)
 			continue
 		}
 		keep(t, snapshotFile(c.Type, c.Version, "example"), c.Payload)
