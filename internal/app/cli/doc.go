@@ -6,6 +6,7 @@
 //	output.go      tables that fit the terminal, JSON, texts that are safe for a terminal
 //	events.go      events list and stats; events_show.go and events_pause.go: show, pause and resume
 //	bulk.go        events replay, discard, undiscard, retry-now
-//	actions.go, generation.go, retention.go, migrate.go, doctor.go, run.go, demo.go
+//	run.go         run and demo, which start workers
+//	actions.go, generation.go, retention.go, migrate.go, doctor.go
 //	               the commands of those names
 package cli

@@ -1,15 +1,20 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/fx"
 
 	"spectral/internal/app"
+	"spectral/internal/app/demo"
 	"spectral/internal/app/embeddedpg"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/worker"
@@ -44,8 +49,7 @@ Settings:
 	return cmd
 }
 
-func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) (err error) {
-	ctx := cmd.Context()
+func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) error {
 	if embedded && p.Getenv(app.EnvDatabaseURL) != "" {
 		return usagef("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)
 	}
@@ -58,54 +62,48 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	if err != nil {
 		return err
 	}
-	var gone <-chan struct{} // the embedded server's end
-	if embedded {
-		server, err := startMigrated(ctx, p, false, &settings, log)
-		if err != nil {
+	work := func(ctx context.Context, settings app.Settings) error {
+		if err := app.CheckDatabase(ctx, &settings); err != nil {
 			return err
 		}
-		defer stopEmbedded(server, &err)
-		gone = server.Done()
-	}
-	if err := app.CheckDatabase(ctx, &settings); err != nil {
-		return err
-	}
-	if drain {
-		if err := app.CheckDrainable(ctx, settings); err != nil {
-			return err
-		}
-	}
-	return withWorker(ctx, settings, log, func(running context.Context, listener *worker.Worker) error {
-		var drained chan error // nil unless draining
 		if drain {
-			drained = make(chan error, 1)
-			go func() { drained <- listener.Drain(running, len(classes) > 0) }()
-		}
-		var stranded error
-		select {
-		case <-running.Done():
-		case <-gone: // the reason is what stopping it will say
-		case stranded = <-drained:
-			if running.Err() == nil && stranded == nil && listener.Err() == nil {
-				log.InfoContext(ctx, "drained: nothing is left")
+			if err := app.CheckDrainable(ctx, settings); err != nil {
+				return err
 			}
 		}
-		log.InfoContext(ctx, "stopping: waiting for running handlers")
-		if drain && ctx.Err() != nil {
-			return fmt.Errorf("interrupted: `workers generation status %d` shows what is left; repeat the command to go on",
-				settings.Generation)
-		}
-		return stranded
-	})
+		return withWorker(ctx, settings, log, func(running context.Context, w *worker.Worker) (err error) {
+			if drain {
+				err = w.Drain(running, len(classes) > 0)
+			} else {
+				<-running.Done()
+			}
+			switch {
+			case running.Err() != nil:
+				err = nil
+			case err == nil && w.Err() == nil:
+				log.InfoContext(ctx, "drained: nothing is left")
+			}
+			log.InfoContext(ctx, "stopping: waiting for running handlers")
+			if drain && cmd.Context().Err() != nil {
+				err = fmt.Errorf("interrupted: `workers generation status %d` shows what is left; repeat the command to go on",
+					settings.Generation)
+			}
+			return err
+		})
+	}
+	if embedded {
+		return withEmbedded(cmd.Context(), p, false, settings, log, work)
+	}
+	return work(cmd.Context(), settings)
 }
 
-// withWorker starts a worker, calls beside, and stops the worker when beside returns. The context of beside ends with
-// the worker, too.
+// withWorker starts a worker, calls work, and stops the worker when work returns. The context of work also ends when
+// the worker ends by itself.
 func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
-	beside func(context.Context, *worker.Worker) error, options ...fx.Option) error {
-	var listener *worker.Worker
-	worker := fx.New(app.Worker(s, log), fx.Populate(&listener), fx.Options(options...))
-	if err := worker.Start(ctx); err != nil {
+	work func(context.Context, *worker.Worker) error, options ...fx.Option) error {
+	var started *worker.Worker
+	container := fx.New(app.Worker(s, log), fx.Populate(&started), fx.Options(options...))
+	if err := container.Start(ctx); err != nil {
 		return err
 	}
 	log.InfoContext(ctx, "workers running")
@@ -113,54 +111,52 @@ func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 	defer end()
 	go func() {
 		select {
-		case <-listener.Done():
+		case <-started.Done():
 			end()
 		case <-running.Done():
 		}
 	}()
-	err := beside(running, listener)
+	err := work(running, started)
 	end()
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), container.StopTimeout())
 	defer cancel()
-	if failed := errors.Join(worker.Stop(stopping), listener.Err()); failed != nil {
+	if failed := errors.Join(container.Stop(stopping), started.Err()); failed != nil {
 		return errors.Join(err, failed)
 	}
 	log.InfoContext(ctx, "stopped")
 	return err
 }
 
-// stopEmbedded stops server, even if the command's context has ended.
-func stopEmbedded(server *embeddedpg.Server, err *error) {
-	ctx, cancel := context.WithTimeout(context.Background(), app.ShutdownGrace)
-	defer cancel()
-	if stopErr := server.Stop(ctx); *err == nil {
-		*err = stopErr
-	}
-}
-
-// startMigrated starts and migrates the embedded Postgres, and sets its URL. It recreates a database of another
-// edition.
-func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Settings,
-	log *slog.Logger) (*embeddedpg.Server, error) {
-	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin),
-		Log: log})
+// withEmbedded starts and migrates the embedded Postgres, calls work with its URL, and stops it. It recreates a
+// database of another edition. The context of work also ends when the server ends by itself.
+func withEmbedded(ctx context.Context, p Process, fresh bool, settings app.Settings, log *slog.Logger,
+	work func(context.Context, app.Settings) error) error {
+	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin), Log: log})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	_, _ = fmt.Fprintln(p.Stderr, server.Describe())
+	p.notef("%s", server.Describe())
 	settings.DatabaseURL = server.URL("postgres")
 	settings.PoolURL = settings.DatabaseURL
-	err = migrateUp(ctx, *settings, log)
-	if err == nil {
-		return server, nil
+	running, end := context.WithCancel(ctx)
+	defer end()
+	go func() {
+		<-server.Done()
+		end()
+	}()
+	if err = migrateUp(ctx, settings, log); err == nil {
+		err = work(running, settings)
 	}
-	stopEmbedded(server, &err)
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.ShutdownGrace)
+	defer cancel()
+	if stopErr := server.Stop(stopping); err == nil {
+		err = stopErr
+	}
 	if !fresh && errors.Is(err, app.ErrOtherEdition) {
-		_, _ = fmt.Fprintln(p.Stderr, "another edition of the migrations made the embedded database: deleting it and "+
-			"starting again")
-		return startMigrated(ctx, p, true, settings, log)
+		p.notef("another edition of the migrations made the embedded database: deleting it and starting again")
+		return withEmbedded(ctx, p, true, settings, log, work)
 	}
-	return nil, err
+	return err
 }
 
 func migrateUp(ctx context.Context, s app.Settings, log *slog.Logger) error {
@@ -168,4 +164,122 @@ func migrateUp(ctx context.Context, s app.Settings, log *slog.Logger) error {
 		_, err := m.Up(ctx, s.Generation)
 		return err
 	})
+}
+
+// demoGeneration is the demo's generation, unless SPECTRAL_GENERATION is set.
+const demoGeneration = "1"
+
+func demoCommand(p Process) *cobra.Command {
+	var options demo.Options
+	var input string
+	var fresh bool
+	cmd := &cobra.Command{
+		Use: "demo", Short: "Publish cards and watch them arrive, on its own Postgres",
+		Args: cobra.NoArgs,
+		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run workers, publish cards, and show them
+arriving, until interrupted or --count is reached. Exits 1 if a card did not arrive or a line was refused.
+
+With DATABASE_URL the login must own the database, and be a member of spectral_worker and spectral_operator.
+
+A line of the input is {"card_id": "c1", "title": "Harbour", "summary": "...", "attributes": {}};
+card_id and title are required.`,
+		Example: `  workers demo
+  workers demo --input cards.ndjson
+  generate | workers demo --input -`,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if input != "" && !cmd.Flags().Changed("rate") {
+				options.Rate = 0
+			}
+			switch input {
+			case "":
+			case "-":
+				options.Input = p.Stdin
+			default:
+				file, err := os.Open(input)
+				if err != nil {
+					return usagef("--input: %w", err)
+				}
+				defer func() { _ = file.Close() }()
+				options.Input = file
+			}
+			if options.Count == 0 && options.Input == nil {
+				_, _ = fmt.Fprintln(p.Stderr, "publishing until interrupted (ctrl-C)")
+			}
+			return runDemo(cmd, p, fresh, func(ctx context.Context, d demo.Demo) error { return d.Run(ctx, options) })
+		},
+	}
+	cmd.AddCommand(demoFlowsCommand(p, &fresh))
+	oneFlag(cmd.Flags(), &options.Count, "count", "stop after so many cards (0: until interrupted)",
+		between(strconv.Atoi, 0, 1e9))
+	options.Rate = 100
+	oneFlag(cmd.Flags(), &options.Rate, "rate", "cards a second (0: as fast as one producer can; the default with "+
+		"--input)", between(parseFloat, 0, 1e6))
+	cmd.Flags().StringVar(&input, "input", "", "publish the cards of this NDJSON file, or of standard input with -")
+	_ = cmd.MarkFlagFilename("input")
+	cmd.PersistentFlags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
+	return cmd
+}
+
+func demoFlowsCommand(p Process, fresh *bool) *cobra.Command {
+	var names []string
+	for _, flow := range demo.Flows() {
+		names = append(names, cobra.CompletionWithDesc(flow.Name, flow.About))
+	}
+	return &cobra.Command{
+		Use: "flows [name...]", Short: "Show every flow of events once, step by step, or the named ones",
+		Long: `Start what ` + "`workers demo`" + ` starts, and show each flow: what was written and published, which handlers
+handled the event, and what they stored. Exits 1 at the first flow that does not end as it should.
+
+The flows are:
+
+` + strings.ReplaceAll(strings.Join(names, "\n\n"), "\t", ": "),
+		Example: `  workers demo flows`,
+		Args:    cobra.OnlyValidArgs, ValidArgs: names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDemo(cmd, p, *fresh, func(ctx context.Context, d demo.Demo) error { return d.RunFlows(ctx, args) })
+		},
+	}
+}
+
+func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Context, demo.Demo) error) error {
+	ctx, embedded := cmd.Context(), p.Getenv(app.EnvDatabaseURL) == ""
+	if fresh && !embedded {
+		return usagef("--fresh deletes the embedded Postgres's data, but %s is set", app.EnvDatabaseURL)
+	}
+	env := p.Getenv
+	settings, err := app.ReadSettings(func(name string) string {
+		if name == app.EnvGeneration {
+			return cmp.Or(env(name), demoGeneration)
+		}
+		return env(name)
+	}, embedded)
+	if err != nil {
+		return err
+	}
+	if !cmd.Flags().Changed("log-level") {
+		_ = cmd.Flags().Set("log-level", "warn")
+	}
+	log, err := logger(cmd, p, settings.Generation)
+	if err != nil {
+		return err
+	}
+	work := func(ctx context.Context, settings app.Settings) error {
+		if err := app.CheckDatabase(ctx, &settings, "spectral_operator"); err != nil {
+			return err
+		}
+		d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
+		return withWorker(ctx, settings, log, func(running context.Context, _ *worker.Worker) error {
+			return show(running, d) // nothing handles what is published beside a refused worker
+		}, fx.Populate(&d.Publish, &d.UnitOfWork, &d.Pool))
+	}
+	if embedded {
+		return withEmbedded(ctx, p, fresh, settings, log, work)
+	}
+	p.notef("using the database of %s, %s: migrating it and running generation %d's workers on it", app.EnvDatabaseURL,
+		app.DescribeURL(settings.DatabaseURL), settings.Generation)
+	settings.PoolURL = settings.DatabaseURL
+	if err := migrateUp(ctx, settings, log); err != nil {
+		return err
+	}
+	return work(ctx, settings)
 }
