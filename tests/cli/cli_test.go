@@ -79,7 +79,6 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	stdin := ts.Value("stdin").(*string)
 	code := cli.Main(context.Background(), cli.Process{
 		Stdin: strings.NewReader(*stdin), Stdout: ts.Stdout(), Stderr: &locked{w: ts.Stderr()}, Getenv: ts.Getenv,
-		Username: "tester",
 	}, args[2:])
 	*stdin = ""
 	if code != want {

@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"os/user"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -37,18 +37,11 @@ type Process struct {
 	Stdout io.Writer
 	Stderr io.Writer
 	Getenv func(string) string
-	// Username is the user that it runs as; empty if unknown.
-	Username string
+	asJSON bool // results are printed as JSON
 }
 
 // System returns the Process of this operating system process.
-func System() Process {
-	p := Process{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
-	if current, err := user.Current(); err == nil {
-		p.Username = current.Username
-	}
-	return p
-}
+func System() Process { return Process{os.Stdin, os.Stdout, os.Stderr, os.Getenv, false} }
 
 // exitError is an error that chooses the exit code.
 type exitError struct {
@@ -58,9 +51,9 @@ type exitError struct {
 
 func (e exitError) Unwrap() error { return e.error }
 
-func usage(err error) error { return exitError{err, exitUsage} }
-
-func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
+func usagef(format string, args ...any) error {
+	return exitError{fmt.Errorf(format, args...), exitUsage}
+}
 
 // oneStop is how long further signals count as part of the first: GNU timeout signals the process and then its group,
 // and a shell may do so too.
@@ -104,7 +97,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 	if exit, ok := errors.AsType[exitError](err); ok {
 		return exit.code
 	}
-	if !running || errors.As(err, new(*app.SettingsError)) {
+	if !running || errors.As(err, new(*app.SettingsError)) || errors.Is(err, operator.ErrCursor) {
 		return exitUsage
 	}
 	return exitFailed
@@ -125,8 +118,8 @@ func rootCommand(p Process) *cobra.Command {
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	wrapHelp(root)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
-	root.Version = thisBuild().String()
-	root.SetVersionTemplate("{{.Version}}\n")
+	root.Version = version()
+	root.SetVersionTemplate("workers {{.Version}}\n")
 	level := "info"
 	oneFlag(root.PersistentFlags(), &level, "log-level", "least level of log entries on stderr: debug, info, warn or "+
 		"error",
@@ -150,37 +143,35 @@ func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, e
 }
 
 func versionCommand(p Process) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "version", Short: "Print the build's version", Args: cobra.NoArgs,
-		Long:    "Print the version, with the revision that this program was built from.",
+	return printing(p, &cobra.Command{
+		Use: "version", Short: "Print the version, which names the revision", Args: cobra.NoArgs,
 		Example: `  workers version`,
+	}, func(_ *cobra.Command, p Process) error {
+		return p.print(map[string]string{"version": version(), "go": runtime.Version()}, func() {
+			p.printf("workers %s\n", version())
+		})
+	})
+}
+
+// version returns the version of this program, which names its revision unless it is that of a release.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
 	}
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = func(*cobra.Command, []string) error {
-		return printed(p, *asJSON, thisBuild(), func() { p.printf("%s\n", thisBuild()) })
-	}
+	return "(devel)"
+}
+
+// printing adds --json to cmd, whose run function prints a result. It returns cmd.
+func printing(p Process, cmd *cobra.Command, run func(*cobra.Command, Process) error) *cobra.Command {
+	jsonFlag(cmd, &p)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd, p) }
 	return cmd
 }
 
-// build is the version of this program, which names its revision unless it is that of a release.
-type build struct {
-	Version string `json:"version"`
-	Go      string `json:"go"`
-}
-
-func (b build) String() string { return "workers " + b.Version }
-
-func thisBuild() build {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return build{info.Main.Version, info.GoVersion}
-	}
-	return build{Version: "(devel)"}
-}
-
-// operating returns the run function of a command that acts as an operator on DATABASE_URL.
-func operating(p Process,
-	do func(context.Context, []string, *app.Operator) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
+// operating is [printing] for a command that acts as an operator on DATABASE_URL.
+func operating(p Process, cmd *cobra.Command,
+	run func(context.Context, Process, *app.Operator) error) *cobra.Command {
+	return printing(p, cmd, func(cmd *cobra.Command, p Process) error {
 		url, err := app.ReadDatabaseURL(p.Getenv)
 		if err != nil {
 			return err
@@ -190,8 +181,8 @@ func operating(p Process,
 			return err
 		}
 		defer o.Close()
-		return do(cmd.Context(), args, o)
-	}
+		return run(cmd.Context(), p, o)
+	})
 }
 
 // consent asks whether to go on, unless yes is set. Any other answer than y or yes, and the end of ctx, is a no.

@@ -47,13 +47,11 @@ func TestAResultThatIsNotWrittenIsAFailure(t *testing.T) {
 // An empty value would ask for everything.
 func TestAnEmptyFilterValueIsRefused(t *testing.T) {
 	t.Parallel()
-	lists := []string{"--status", "--type", "--source", "--target", "--handler", "--workspace", "--generation",
-		"--channel",
-		"--error"}
+	lists := []string{"--type", "--source", "--target", "--handler", "--workspace", "--generation", "--channel", "--error"}
 	filter := append(slices.Clone(lists), "--older-than", "--newer-than", "--error-contains")
 	for command, flags := range map[string][]string{
-		"events list":                append([]string{"--after"}, filter...),
-		"events stats":               append([]string{"--by"}, filter...),
+		"events list":                append([]string{"--after", "--status"}, filter...),
+		"events stats":               append([]string{"--by", "--status"}, filter...),
 		"events replay --yes --to 1": filter, "events discard --yes": filter, "events undiscard --yes": filter,
 		"events retry-now --yes":     append([]string{"--by"}, filter...),
 		"generation adopt 1 2 --yes": {"--type"}, "actions list": {"--event", "--by", "--action", "--generation",
@@ -62,7 +60,7 @@ func TestAnEmptyFilterValueIsRefused(t *testing.T) {
 		for _, flag := range flags {
 			for _, value := range []string{"", ",", "a,"} {
 				words := flag == "--type" || flag == "--handler"
-				if value == "a," && !words || value == "," && !slices.Contains(lists[1:6], flag) {
+				if value == "a," && !words || value == "," && !slices.Contains(lists[:5], flag) {
 					continue
 				}
 				code, stderr := call(t, io.Discard, append(strings.Fields(command), flag, value)...)
@@ -77,27 +75,29 @@ func TestAnEmptyFilterValueIsRefused(t *testing.T) {
 func TestWrongCallsExitWithTwo(t *testing.T) {
 	t.Parallel()
 	for command, want := range map[string]string{
-		"":                                  "which command? see `workers --help`",
-		"evnts":                             `unknown command "evnts" for "workers": did you mean events?`,
-		"generation dran 7":                 `unknown command "dran" for "workers generation": did you mean drain?`,
-		"events nonsense":                   `unknown command "nonsense" for "workers events"`,
-		"events list x":                     `unknown command "x" for "workers events list"`,
-		"events list --tpye a.b":            "unknown flag: --tpye",
-		"events list --limit 0":             `"--limit" flag: want a value from 1 to 1000`,
-		"events list --limit many":          "want a value from 1 to 1000",
-		"events list --timeout -5s":         "want a value from 1ms to 24h0m0s",
-		"events show 12":                    `"12": want an id like`,
-		"events replay --all":               `required flag(s) "to" not set`,
-		"events replay --all --to eight":    `"eight" is not a deployment generation`,
-		"events discard":                    "which events?",
-		"events discard --status pending":   "--status due: this command takes failed events only",
-		"events discard --all --batch 1001": "want a value from 1 to 1000",
-		"events discard --all --rate NaN":   "want a value from 0 to 1e+09",
+		"":                                "which command? see `workers --help`",
+		"evnts":                           `unknown command "evnts" for "workers": did you mean events?`,
+		"generation dran 7":               `unknown command "dran" for "workers generation": did you mean drain?`,
+		"events nonsense":                 `unknown command "nonsense" for "workers events"`,
+		"events list x":                   `unknown command "x" for "workers events list"`,
+		"events list --tpye a.b":          "unknown flag: --tpye",
+		"events list --limit 0":           `"--limit" flag: want a value from 1 to 1000`,
+		"events list --limit many":        "want a value from 1 to 1000",
+		"events list --timeout -5s":       "want a value from 1ms to 24h0m0s",
+		"events show 12":                  `"12": want an id like`,
+		"events replay --all":             `required flag(s) "to" not set`,
+		"events replay --all --to eight":  `"eight" is not a deployment generation`,
+		"events discard":                  "which events?",
+		"events discard --status pending": "unknown flag: --status",
+		"events replay --status failed,delivered --to 8":            "delivered events are replayed only with --force",
+		"events replay --status due --to 8":                         `"due": want one of failed, delivered`,
+		"events discard --all --batch 1001":                         "want a value from 1 to 1000",
+		"events discard --all --rate NaN":                           "want a value from 0 to 1e+09",
 		"events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --all": "leave one of them out",
-		"doctor nonsense":              `invalid argument "nonsense" for "workers doctor"`,
-		"generation drain":             "accepts 1 arg(s), received 0",
-		"generation status 7 --wait 5": "want a value from 0s to",
-		"actions list --action Replay": `"Replay": want one of replay, discard, `,
+		"doctor nonsense":                                           `invalid argument "nonsense" for "workers doctor"`,
+		"generation drain":                                          "accepts 1 arg(s), received 0",
+		"generation status 7 --wait 5":                              "want a value from 0s to",
+		"actions list --action Replay":                              `"Replay": want one of replay, discard, `,
 	} {
 		code, stderr := call(t, io.Discard, strings.Fields(command)...)
 		oneLine := strings.HasPrefix(stderr, "workers: ") && strings.Count(stderr, "\n") == 1
@@ -124,7 +124,7 @@ func TestPrintedTextIsSafeForATerminal(t *testing.T) {
 		}
 		valid := strings.ToValidUTF8(text, "?")
 		var printed bytes.Buffer
-		if err := printJSON(Process{Stdout: &printed}, valid); err != nil {
+		if err := (Process{Stdout: &printed, asJSON: true}).print(valid, nil); err != nil {
 			t.Fatal(err)
 		}
 		var back string
@@ -155,19 +155,19 @@ func TestTablesFitTheOutput(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 30)
 	for columns, want := range map[string]string{
-		"": "ID          NUMBER  CUT FIRST" + strings.Repeat(" ", 23) + "CUT NEXT\n0123456789       7  " + long +
+		"": "ID          NUMBER  WORKSPACE" + strings.Repeat(" ", 23) + "FAILURES\n0123456789       7  " + long +
 			"  short\n",
-		"58": "ID          NUMBER  CUT FIRST                     CUT NEXT\n0123456789       7  " + long[:27] +
+		"58": "ID          NUMBER  WORKSPACE                     FAILURES\n0123456789       7  " + long[:27] +
 			"~  short\n",
-		"42": "ID          NUMBER  CUT FIRST     CUT NEXT\n0123456789       7  " + long[:11] + "~  short\n",
-		"41": "ID          NUMBER  CUT NEXT\n0123456789       7  short\n",
+		"42": "ID          NUMBER  WORKSPACE     FAILURES\n0123456789       7  " + long[:11] + "~  short\n",
+		"41": "ID          NUMBER  FAILURES\n0123456789       7  short\n",
 		"20": "ID          NUMBER\n0123456789       7\n",
 		"9":  "ID          NUMBER\n0123456789       7\n",
 	} {
 		var out bytes.Buffer
 		p := Process{Stdout: &out, Getenv: func(string) string { return columns }}
-		printTable(p, []int{7}, func(n int) []any { return []any{"0123456789", n, long, "short"} },
-			[]string{"CUT FIRST", "CUT NEXT"}, "ID", "NUMBER", "CUT FIRST", "CUT NEXT")
+		printTable(p, []int{7}, func(n int) []any { return []any{"0123456789", n, long, "short"} }, "ID", "NUMBER",
+			"WORKSPACE", "FAILURES")
 		if out.String() != want {
 			t.Errorf("in %q columns:\n%s, want\n%s", columns, out.String(), want)
 		}
@@ -254,15 +254,13 @@ func TestAnInterruptWhileStartingIsOne(t *testing.T) {
 	}
 }
 
-// If neither USER nor the process has a name, --by is empty, which stands for the login.
+// If USER is not set, --by is empty, which stands for the login.
 func TestWhoActs(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ env, username, want string }{
-		{"anna", "root", "anna"}, {" ", "root", "root"}, {"", "", ""},
-	} {
-		cmd := eventsPauseCommand(Process{Getenv: func(string) string { return c.env }, Username: c.username})
-		if have := cmd.Flag("by").Value.String(); have != c.want {
-			t.Errorf("USER %q, run by %q: %q, want %q", c.env, c.username, have, c.want)
+	for env, want := range map[string]string{"anna": "anna", " ": "", "": ""} {
+		cmd := eventsPauseCommand(Process{Getenv: func(string) string { return env }})
+		if have := cmd.Flag("by").Value.String(); have != want {
+			t.Errorf("USER %q: %q, want %q", env, have, want)
 		}
 	}
 }

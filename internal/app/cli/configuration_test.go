@@ -46,12 +46,12 @@ func ours(t *testing.T) (commands []*cobra.Command) {
 	return commands
 }
 
-// Each command's help says what it does and has an example.
+// The help says what each command does. Commands that are not groups have an example.
 func TestEveryCommandHasHelp(t *testing.T) {
 	t.Parallel()
 	for _, c := range ours(t) {
-		if c.Short == "" || c.Example == "" || c.Long == "" {
-			t.Errorf("%s: Short, Long and Example have to be there", c.CommandPath())
+		if c.Short == "" || c.Example == "" && !c.HasSubCommands() {
+			t.Errorf("%s: Short and Example have to be there", c.CommandPath())
 		}
 		for line := range strings.Lines(c.Example) {
 			if !strings.Contains(line, "workers "+strings.TrimPrefix(c.CommandPath(), "workers ")) &&

@@ -1,12 +1,12 @@
 // Package cli is the command line of cmd/workers. Results go to stdout, everything else to stderr, and an error is one
 // line that says what to do. Exit codes: 0 success, 1 failure, 2 wrong call, 3 something needs attention.
 //
-//	cli.go         Main, the root command, version; connecting as an operator, asking for consent
-//	flags.go       flags, their parsers and completions
-//	output.go      tables that fit the terminal, JSON, texts that are safe for a terminal
-//	events.go      events list and stats; events_show.go and events_pause.go: show, pause and resume
-//	bulk.go        events replay, discard, undiscard, retry-now
-//	run.go         run and demo, which start workers
-//	actions.go, generation.go, retention.go, migrate.go, doctor.go
-//	               the commands of those names
+//	cli.go            Main, the root command, version; connecting as an operator, asking for consent
+//	flags.go          flags, arguments, their parsers and completions
+//	output.go         tables that fit the terminal, JSON, texts that are safe for a terminal
+//	events.go         what operators read: events list, show and stats, actions list
+//	events_change.go  what they do: events replay, discard, undiscard, retry-now, pause, resume
+//	run.go            what starts workers: run, demo
+//	generation.go, retention.go, migrate.go, doctor.go
+//	                  the commands of those names
 package cli

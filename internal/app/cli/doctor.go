@@ -13,9 +13,10 @@ import (
 )
 
 func doctorCommand(p Process) *cobra.Command {
-	cmd := &cobra.Command{
+	var names []string
+	return printing(p, &cobra.Command{
 		Use: "doctor [check...]", Short: "Find what is wrong, and say what to do",
-		Args: cobra.OnlyValidArgs, ValidArgs: doctor.Names(),
+		Args: positional(cobra.OnlyValidArgs, &names, word), ValidArgs: doctor.Names(),
 		Long: `Check the database that carries events, and say for each finding what to do. Nothing is changed. Exits 3 if
 anything needs attention or could not be checked.
 
@@ -25,9 +26,7 @@ DATABASE_URL must be the one with which workers LISTEN, with a login that is a m
 of pg_read_all_stats too. Set SPECTRAL_GENERATION to the generation of this build to compare its event types.`,
 		Example: `  DATABASE_URL=postgres://operator@db/app workers doctor
   workers doctor --json | jq '.checks[] | select(.state != "fine")'`,
-	}
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+	}, func(cmd *cobra.Command, p Process) error {
 		url, err := app.ReadDatabaseURL(p.Getenv)
 		if err != nil {
 			return err
@@ -43,15 +42,14 @@ of pg_read_all_stats too. Set SPECTRAL_GENERATION to the generation of this buil
 		if err != nil {
 			return err
 		}
-		if err := printed(p, *asJSON, report, func() { printReport(p, report) }); err != nil {
+		if err := p.print(report, func() { printReport(p, report) }); err != nil {
 			return err
 		}
 		if report.Worst() != doctor.Fine {
 			return exitError{errors.New("something needs attention: see above"), exitAttention}
 		}
 		return nil
-	}
-	return cmd
+	})
 }
 
 func printReport(p Process, report doctor.Report) {

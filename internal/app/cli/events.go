@@ -1,17 +1,20 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
@@ -20,8 +23,6 @@ func eventsCommand(p Process) *cobra.Command {
 		Use: "events", Short: "List events; replay, discard and pause them",
 		Long: `List the events of core.outbox, replay or discard failed ones, and pause event types. Each change is written to
 core.operator_actions. docs/runbook.md has the situations, symptom first.`,
-		Example: `  workers events stats
-  workers events replay --type decision.recorded --to 8 --dry-run`,
 	}, eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p),
 		eventsReplayCommand(p), eventsDiscardCommand(p), eventsUndiscardCommand(p), eventsRetryNowCommand(p),
 		eventsPauseCommand(p), eventsResumeCommand(p))
@@ -36,11 +37,11 @@ func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return usagef("which command? see `%s --help`", cmd.CommandPath())
 		}
-		err := fmt.Errorf("unknown command %.60q for %q", args[0], cmd.CommandPath())
-		if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
-			err = fmt.Errorf("%w: did you mean %s?", err, strings.Join(meant, " or "))
+		meant := ""
+		if found := cmd.SuggestionsFor(args[0]); len(found) > 0 {
+			meant = ": did you mean " + strings.Join(found, " or ") + "?"
 		}
-		return usage(err)
+		return usagef("unknown command %.60q for %q%s", args[0], cmd.CommandPath(), meant)
 	}
 	return cmd
 }
@@ -50,32 +51,30 @@ func eventsListCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List events, by default the failed ones", Args: cobra.NoArgs,
 		Long: `List the events that match all flags, the latest first: by the time they failed or are due, others by id. A
-flag takes several values, joined by commas or by repeating it, and matches any of them.`,
+flag takes several values, joined by commas or by repeating it, and matches any of them. The status pending stands for
+due and scheduled.`,
 		Example: `  workers events list
   workers events list --error IntegrityError --newer-than 1h
   workers events list --limit 1000 --json | jq -r '.events[].event_id'`,
 	}
-	filter := filterFlags(cmd, operator.Failed)
-	pageFlags(cmd, &page.Limit, &page.After, "events")
-	timeoutFlag(cmd, &page.Timeout)
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
+	filter := filterFlags(cmd, operator.Failed, anyStatus()...)
+	pageFlags(cmd, &page, "events")
+	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
 		if len(filter.Statuses) == 0 {
 			filter.Statuses = []operator.Status{operator.Failed}
 		}
 		found, err := o.Events.Find(ctx, *filter, page)
 		if err != nil {
-			return cursorError(err)
+			return err
 		}
 		paused, err := o.Events.Pauses(ctx)
 		if err != nil {
 			return err
 		}
-		result := struct {
+		return p.print(struct {
 			operator.EventPage
 			Paused []operator.Pause `json:"paused"`
-		}{found, paused}
-		return printed(p, *asJSON, result, func() {
+		}{found, paused}, func() {
 			printEvents(p, found.Events, found.AsOf)
 			pageEnd(p, len(found.Events), "event", found.Next)
 			notePauses(p, paused)
@@ -86,14 +85,6 @@ flag takes several values, joined by commas or by repeating it, and matches any 
 			}
 		})
 	})
-	return cmd
-}
-
-func cursorError(err error) error {
-	if errors.Is(err, operator.ErrCursor) {
-		return usagef("--after: %w", operator.ErrCursor)
-	}
-	return err
 }
 
 // pageEnd prints beside a page that it is empty, or how to get the next one.
@@ -108,14 +99,9 @@ func pageEnd(p Process, n int, what, next string) {
 
 func printEvents(p Process, all []operator.Event, now time.Time) {
 	printTable(p, all, func(e operator.Event) []any {
-		target := "all"
-		if e.Target != nil {
-			target = string(*e.Target)
-		}
-		return []any{e.ID, e.Status, e.EventType, string(e.Source) + " -> " + target, workspace(e), e.Attempts,
-			e.PriorReplays, e.Generation, moment(e, now), firstLine(e.LastError)}
-	}, []string{"WORKSPACE", "SOURCE", "REPLAYS", "GENERATION", "STATUS", "TRIES", "ERROR", "TYPE"}, "ID", "STATUS",
-		"TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
+		return []any{e.ID, e.Status, e.EventType, string(e.Source) + " -> " + cmp.Or(textOf(e.Target), "all"), workspace(e),
+			e.Attempts, e.PriorReplays, e.Generation, moment(e, now), firstLine(e.LastError)}
+	}, "ID", "STATUS", "TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
 }
 
 func workspace(e operator.Event) string {
@@ -146,7 +132,7 @@ func moment(e operator.Event, now time.Time) string {
 }
 
 func eventsStatsCommand(p Process) *cobra.Command {
-	count := operator.Count{Limit: operator.DefaultPageSize}
+	var count operator.Count
 	cmd := &cobra.Command{
 		Use: "stats", Args: cobra.NoArgs,
 		Short: "Count events by status, failed ones by type and error",
@@ -159,16 +145,13 @@ delivered or --exact.`,
 		Example: `  workers events stats
   workers events stats --status failed --by source,handler,error --newer-than 1d`,
 	}
-	flags := cmd.Flags()
-	filter := filterFlags(cmd)
-	asJSON := jsonFlag(cmd)
+	filter := filterFlags(cmd, "all but discarded", anyStatus()...)
 	dimensions := operator.Dimensions()
 	wordsFlag(cmd, &count.By, "by", "properties to count by: "+operator.Joined(dimensions), dimensions)
-	oneFlag(flags, &count.Limit, "limit", "groups to show, from 1 to "+strconv.Itoa(operator.MaxPageSize),
-		between(strconv.Atoi, 1, operator.MaxPageSize))
-	flags.BoolVar(&count.Exactly, "exact", false, "also count delivered events one by one")
+	limitFlag(cmd, &count.Limit, "groups to show")
+	cmd.Flags().BoolVar(&count.Exactly, "exact", false, "also count delivered events one by one")
 	timeoutFlag(cmd, &count.Timeout)
-	cmd.RunE = operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
+	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
 		summary := len(count.By) == 0
 		if summary {
 			count.By = []operator.Dimension{operator.ByStatus}
@@ -190,47 +173,31 @@ delivered or --exact.`,
 		if err != nil {
 			return err
 		}
-		return printed(p, *asJSON, map[string]any{"counts": all, "paused": paused}, func() {
+		return p.print(map[string]any{"counts": all, "paused": paused}, func() {
+			next := "workers doctor"
 			printCounted(p, all[0])
 			if len(all) > 1 && len(all[1].Groups) > 0 {
 				p.printf("\nfailed:\n")
 				printCounted(p, all[1])
+				next = "workers events list"
 			}
 			notePauses(p, paused)
-			if len(all) > 1 && len(all[1].Groups) > 0 {
-				p.next("workers events list")
-			} else {
-				p.next("workers doctor")
-			}
+			p.next("%s", next)
 		})
 	})
-	return cmd
 }
 
 func printCounted(p Process, c operator.Counts) {
-	var titles, cut []string
-	if slices.Contains(c.By, operator.ByType) { // which says where an event comes from
-		cut = []string{"TARGET", "SOURCE"}
-	}
-	cut = append(cut, "LATEST", "OLDEST")
+	var titles []string
 	for _, d := range c.By {
 		titles = append(titles, strings.ToUpper(string(d)))
 	}
-	cut = append(cut, titles[1:]...)
 	printTable(p, c.Groups, func(g operator.Group) (row []any) {
 		for _, d := range c.By {
-			value := "-"
-			if v := g.Values[d]; v != nil {
-				value = firstLine(v)
-			}
-			row = append(row, value)
+			row = append(row, firstLine(g.Values[d]))
 		}
-		n := any(g.Count)
-		if g.Estimated {
-			n = estimate(g.Count)
-		}
-		return append(row, n, distance(g.Oldest, c.AsOf), distance(g.Latest, c.AsOf))
-	}, cut, append(titles, "COUNT", "OLDEST", "LATEST")...)
+		return append(row, counted(g.Count, g.Estimated), distance(g.Oldest, c.AsOf), distance(g.Latest, c.AsOf))
+	}, append(titles, "COUNT", "OLDEST", "LATEST")...)
 	if len(c.Groups) == 0 {
 		p.notef("no event matches")
 	}
@@ -240,4 +207,187 @@ func printCounted(p Process, c operator.Counts) {
 	if c.DeliveredLeftOut {
 		p.notef("delivered events are not counted here: --status delivered counts only them, --exact all")
 	}
+}
+
+func eventsShowCommand(p Process) *cobra.Command {
+	var ids []uuid.UUID
+	cmd := &cobra.Command{
+		Use: "show ID", Short: "Show all that is known about an event",
+		Args: positional(cobra.ExactArgs(1), &ids, parseID),
+		Long: `Show an event: its envelope, routing, attempts and times, the state of each handler, its history, what
+operators did to it, and its payload. It lists handlers that have handled or failed it, and those of live workers:
+
+  handled      a replay skips it
+  failing      it failed, and is retried
+  parked       it failed for good in this cycle; a replay runs it
+  to_run       it has not run yet
+  not_run      it did not exist when the event settled; a replay runs it
+  not_target   the event is for another context: it does not run`,
+		Example: `  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10`,
+	}
+	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
+		all, err := o.Events.Show(ctx, ids[0])
+		if err != nil {
+			return err
+		}
+		live, err := publishingDefault(ctx, o.Events)
+		if err != nil {
+			return err
+		}
+		return p.print(map[string]any{"events": all}, func() {
+			for _, d := range all {
+				printDetail(p, d)
+			}
+			if len(all) == 1 {
+				nextOf(p, all[0], live)
+			} else {
+				p.notef("%d events have this id; they occurred at different times", len(all))
+			}
+		})
+	})
+}
+
+// publishingDefault returns the highest live generation; 0: there is none.
+func publishingDefault(ctx context.Context, c *operator.Client) (events.Generation, error) {
+	all, err := c.Generations(ctx, nil)
+	i := slices.IndexFunc(all, func(g operator.Generation) bool { return g.PublishingDefault })
+	if i < 0 {
+		return 0, err
+	}
+	return all[i].Generation, err
+}
+
+// nextOf prints what operators usually do next with an event.
+func nextOf(p Process, d operator.Detail, live events.Generation) {
+	switch {
+	case d.Paused != nil:
+		p.next("workers events resume %s --generation %d", d.EventType, d.Generation)
+	case d.Status == operator.Failed && live == 0:
+		p.next("workers generation status") // a replay needs a live generation
+	case d.Status == operator.Failed:
+		p.next("workers events replay %s --to %d --dry-run", d.ID, live)
+	case d.Status == operator.Discarded:
+		p.next("workers events undiscard %s", d.ID)
+	case d.Status == operator.Scheduled:
+		p.next("workers events retry-now %s", d.ID)
+	case d.Status == operator.Due:
+		p.next("workers doctor unhandled listeners transactions")
+	case d.Status == operator.InFlight:
+		p.next("workers doctor leases transactions")
+	default:
+		p.next("workers actions list --event %s", d.ID)
+	}
+}
+
+func printDetail(p Process, d operator.Detail) {
+	leased := ""
+	if d.Status == operator.InFlight {
+		leased = fmt.Sprintf("%s by %s until %s, running: %s", timestamp(d.ClaimedAt), textOf(d.ClaimedBy),
+			timestamp(d.LeaseExpiresAt), cmp.Or(textOf(d.LeaseHandler), "none"))
+	}
+	p.printf("event %s  %s\n", d.ID, d.Status)
+	for _, line := range [][2]string{
+		{"type", fmt.Sprintf("%s version %d", d.EventType, d.EventVersion)},
+		{"source", string(d.Source)},
+		{"target", cmp.Or(textOf(d.Target), "every context")},
+		{"workspace", workspace(d.Event)},
+		{"occurred", d.OccurredAt.Format("2006-01-02T15:04:05.000000Z")}, // a part of the key
+		{"key", d.IdempotencyKey},
+		{"trace", textOf(d.TraceContext)},
+		{"content", d.ContentClass},
+		{"routing", fmt.Sprintf("generation %d, channel %s, class %s", d.Generation, d.Channel, d.Class)},
+		{"attempts", fmt.Sprintf("%d in this cycle, %s, %s", d.Attempts, app.Counted(d.PriorReplays, "prior replay"),
+			app.Counted(d.Crashes, "crash"))},
+		{"published", timestamp(&d.CreatedAt)},
+		{"available", timestamp(&d.AvailableAt)},
+		{"first failed", timestamp(d.FirstFailedAt)},
+		{"failed", timestamp(d.FailedAt)},
+		{"leased", leased},
+		{"delivered", timestamp(d.DeliveredAt)},
+		{"deleted", timestamp(d.DeletedAt)},
+	} {
+		if line[1] != "" {
+			p.printf("  %-13s %s\n", line[0], visible(line[1]))
+		}
+	}
+	if d.LastError != nil {
+		p.printf("\nlast error\n%s\n", *d.LastError)
+	}
+	p.printf("\nhandlers\n")
+	printTable(p, d.Handlers, func(s operator.HandlerState) []any {
+		problem := s.Error
+		if s.Class != "" {
+			problem = s.Class + ": " + problem
+		}
+		if s.HandledAs != nil {
+			problem = "by event " + s.HandledAs.String() + ", of the same key"
+		}
+		return []any{s.Handler, s.Stage, timestamp(s.HandledAt), s.Failures, s.Free, firstLine(&problem)}
+	}, "HANDLER", "STATE", "SINCE", "FAILURES", "NOT COUNTED", "ERROR")
+	if d.Workers == 0 {
+		p.printf("no live worker of generation %d handles %s\n", d.Generation, d.EventType)
+	}
+	if d.Paused != nil {
+		p.printf("%s\n", pauseLine(*d.Paused))
+	}
+	if len(d.History) > 0 {
+		p.printf("\nhistory\n")
+		for _, entry := range d.History {
+			p.printf("%s\n", entry)
+		}
+	}
+	if len(d.Actions) > 0 {
+		p.printf("\noperator actions\n")
+		printActions(p, d.Actions)
+	}
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, d.Payload, "", "  "); err != nil {
+		pretty = *bytes.NewBuffer(d.Payload)
+	}
+	p.printf("\npayload\n%s\n", &pretty)
+}
+
+func actionsCommand(p Process) *cobra.Command {
+	return group(&cobra.Command{Use: "actions", Short: "See what operators did, and when"}, actionsListCommand(p))
+}
+
+func actionsListCommand(p Process) *cobra.Command {
+	var filter operator.ActionFilter
+	var page operator.Page
+	cmd := &cobra.Command{
+		Use: "list", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
+		Long: `List the rows of core.operator_actions that match all flags: each call that changed something, by command or
+SQL. A bulk command makes a call for each batch. A flag takes several values, joined by commas or by repeating it.`,
+		Example: `  workers actions list
+  workers actions list --by anna --action replay,discard --newer-than 1d
+  workers actions list --json | jq -r '.actions[] | [.acted_by, .action] | @tsv'`,
+	}
+	flags := cmd.Flags()
+	listFlag(flags, &filter.Events, "event", "id of an event that was changed", parseID)
+	listFlag(flags, &filter.By, "by", "who acted: the name that they gave, or their login", word)
+	wordsFlag(cmd, &filter.Actions, "action", "what was done: "+operator.Joined(operator.ActionNames()),
+		operator.ActionNames())
+	listFlag(flags, &filter.Generations, "generation", "deployment generation", events.ParseGeneration)
+	oneFlag(flags, &filter.OlderThan, "older-than", "longer ago than this, like 90m or 3d", parseAge)
+	oneFlag(flags, &filter.NewerThan, "newer-than", "not longer ago than this", parseAge)
+	pageFlags(cmd, &page, "actions")
+	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
+		page.EventIDs = p.asJSON
+		found, err := o.Events.Actions(ctx, filter, page)
+		if err != nil {
+			return err
+		}
+		return p.print(found, func() {
+			printActions(p, found.Actions)
+			pageEnd(p, len(found.Actions), "action", found.Next)
+			p.next("workers actions list --json, which has the ids of the events")
+		})
+	})
+}
+
+func printActions(p Process, all []operator.Action) {
+	printTable(p, all, func(a operator.Action) []any {
+		details := strings.TrimPrefix(string(a.Details), "{}")
+		return []any{timestamp(&a.ActedAt), a.Action, a.ActedBy, a.Login, textOf(a.Generation), a.Events, firstLine(&details)}
+	}, "ACTED", "ACTION", "BY", "LOGIN", "GENERATION", "EVENTS", "DETAILS")
 }

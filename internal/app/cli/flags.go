@@ -127,6 +127,23 @@ func parseAge(s string) (time.Duration, error) {
 // none stands for an absent target or workspace, pending for the statuses due and scheduled.
 const none, pending = "none", "pending"
 
+// anyStatus returns what --status takes where events in any status are listed or counted.
+func anyStatus() []operator.Status { return append(operator.Statuses(), pending) }
+
+// positional returns the Args of a command that takes a number of arguments, which parse reads into a variable.
+func positional[T any](number cobra.PositionalArgs, into *[]T, parse func(string) (T, error)) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		for _, arg := range args {
+			v, err := parse(arg)
+			if err != nil {
+				return err
+			}
+			*into = append(*into, v)
+		}
+		return number(cmd, args)
+	}
+}
+
 func parseTarget(s string) (events.Scope, error) {
 	if s == none {
 		return "", nil
@@ -145,17 +162,14 @@ func parseWorkspace(s string) (uuid.NullUUID, error) {
 	return uuid.NullUUID{UUID: id, Valid: true}, nil
 }
 
-// filterFlags adds the flags that select events, with completions. They are in the filter once the command runs.
-// Statuses are the default that the help names; none: all but discarded.
-func filterFlags(cmd *cobra.Command, statuses ...operator.Status) *operator.Filter {
+// filterFlags adds the flags that select events, with completions. They are in the filter once the command runs. It
+// adds --status, whose default the help names, if there is more than one status to choose from.
+func filterFlags[S ~string](cmd *cobra.Command, byDefault S, statuses ...operator.Status) *operator.Filter {
 	var f operator.Filter
 	flags := cmd.Flags()
-	byDefault := "all but discarded"
-	if len(statuses) > 0 {
-		byDefault = operator.Joined(statuses)
+	if len(statuses) > 1 {
+		wordsFlag(cmd, &f.Statuses, "status", fmt.Sprintf("%s (default: %s)", operator.Joined(statuses), byDefault), statuses)
 	}
-	wordsFlag(cmd, &f.Statuses, "status", "pending (due or scheduled), "+operator.Joined(operator.Statuses())+
-		" (default: "+byDefault+")", append(operator.Statuses(), pending))
 	listFlag(flags, &f.EventTypes, "type", "event type", word)
 	wordsFlag(cmd, &f.Sources, "source", "context that published: core, platform or worlds", scopes)
 	listFlag(flags, &f.Targets, "target",
@@ -182,11 +196,16 @@ func filterFlags(cmd *cobra.Command, statuses ...operator.Status) *operator.Filt
 	return &f
 }
 
-func pageFlags(cmd *cobra.Command, limit *int, after *string, of string) {
+func pageFlags(cmd *cobra.Command, page *operator.Page, of string) {
+	limitFlag(cmd, &page.Limit, of+" to list")
+	oneFlag(cmd.Flags(), &page.After, "after", "the next page after this cursor, with the same flags", word)
+	timeoutFlag(cmd, &page.Timeout)
+}
+
+func limitFlag(cmd *cobra.Command, limit *int, what string) {
 	*limit = operator.DefaultPageSize
-	oneFlag(cmd.Flags(), limit, "limit", fmt.Sprintf("%s to list, from 1 to %d", of, operator.MaxPageSize),
+	oneFlag(cmd.Flags(), limit, "limit", fmt.Sprintf("%s, from 1 to %d", what, operator.MaxPageSize),
 		between(strconv.Atoi, 1, operator.MaxPageSize))
-	oneFlag(cmd.Flags(), after, "after", "the next page after this cursor, with the same flags", word)
 }
 
 func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
@@ -195,11 +214,10 @@ func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
 		between(time.ParseDuration, time.Millisecond, 24*time.Hour))
 }
 
-// by adds --by. Its default is USER or the user of this process; empty stands for the login.
+// by adds --by. Its default is USER; empty stands for the login.
 func by(cmd *cobra.Command, p Process) *string {
-	who := cmp.Or(strings.TrimSpace(p.Getenv("USER")), p.Username)
-	oneFlag(cmd.Flags(), &who, "by",
-		"your name for core.operator_actions; by default the user of this process, or else the login", word)
+	who := strings.TrimSpace(p.Getenv("USER"))
+	oneFlag(cmd.Flags(), &who, "by", "your name for core.operator_actions; by default USER, or else the login", word)
 	return &who
 }
 
@@ -209,7 +227,9 @@ func reasonFlag(cmd *cobra.Command) *string {
 	return reason
 }
 
-func jsonFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("json", false, "print JSON") }
+func jsonFlag(cmd *cobra.Command, p *Process) {
+	cmd.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")
+}
 
 func yesFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("yes", false, "do not ask") }
 
@@ -223,9 +243,7 @@ func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
 
 var scopes = []events.Scope{events.Core, events.Platform, events.Worlds}
 
-func knownTypes() []string {
-	return ofContracts(func(c events.Contract) string { return c.Type })
-}
+func knownTypes() []string { return ofContracts(func(c events.Contract) string { return c.Type }) }
 
 func knownClasses() []string {
 	return ofContracts(func(c events.Contract) string { return cmp.Or(c.Class, events.DefaultClass) })
@@ -242,8 +260,7 @@ func ofContracts(what func(events.Contract) string) (names []string) {
 	return slices.Compact(names)
 }
 
-func knownHandlers() []string {
-	var names []string
+func knownHandlers() (names []string) {
 	for _, build := range app.ConsumerBuilders() {
 		for _, handler := range build(app.Deps{Generation: 1}).Handlers() {
 			names = append(names, handler.Name)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -22,66 +23,62 @@ func generationCommand(p Process) *cobra.Command {
 		Long: `The workers of a generation handle only its own events. A generation is live, then draining, closing while
 it is being retired, and retired; it is unknown if events name it but no worker registered it. Publishing that names no
 generation goes to the highest live one. docs/deployment.md has the cutover and the rollback.`,
-		Example: `  workers generation status`,
 	}, generationStatusCommand(p), generationRegisterCommand(p), generationDrainCommand(p), generationAdoptCommand(p),
 		generationRetireCommand(p))
-}
-
-// generations returns the run function of a command whose arguments are generations.
-func generations(p Process,
-	do func(context.Context, *operator.Client, []events.Generation) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		parsed := make([]events.Generation, len(args))
-		for i, arg := range args {
-			var err error
-			if parsed[i], err = events.ParseGeneration(arg); err != nil {
-				return usage(err)
-			}
-		}
-		return operating(p, func(ctx context.Context, _ []string, o *app.Operator) error {
-			return do(ctx, o.Events, parsed)
-		})(cmd, args)
-	}
 }
 
 // longest is the longest wait that a flag takes.
 const longest = 30 * 24 * time.Hour
 
-// restUntil waits for a second or until the deadline, and reports whether time is left.
-func restUntil(ctx context.Context, deadline time.Time) bool {
-	select {
-	case <-time.After(min(time.Until(deadline), time.Second)):
-		return time.Until(deadline) > 0
-	case <-ctx.Done():
-		return false
+// await calls check each second until it returns nothing to wait for, or until the timeout, and prints what it waits
+// for. It returns the last result of check, with an error if ctx has ended.
+func await(ctx context.Context, p Process, timeout time.Duration,
+	check func() (string, error)) (left string, err error) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	printed, sometimes := "", rate.Sometimes{Interval: progressEvery}
+	for {
+		if left, err = check(); err != nil || left == "" || timeout == 0 {
+			return left, err
+		}
+		if left != printed {
+			sometimes.Do(func() {
+				printed = left
+				p.notef("waiting: %s", left)
+			})
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-limited.Done():
+			return left, ctx.Err()
+		}
 	}
 }
 
 func generationStatusCommand(p Process) *cobra.Command {
 	var wait time.Duration
+	var args []events.Generation
 	cmd := &cobra.Command{
-		Use: "status [N]", Args: cobra.MaximumNArgs(1),
+		Use: "status [N]", Args: positional(cobra.MaximumNArgs(1), &args, events.ParseGeneration),
 		Short: "Show what is left in each generation, and which is safe to stop",
 		Long: `Show the events left in each generation, or in N. A generation is safe to stop when it is not live and nothing
 of it is due, scheduled or in flight. Exits 3 if N is not safe to stop; without N, if any that is not live is not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script`,
 	}
-	asJSON := jsonFlag(cmd)
 	oneFlag(cmd.Flags(), &wait, "wait", "how long to wait until it is safe to stop",
 		between(time.ParseDuration, 0, longest))
-	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
-		all, busy, err := awaitSafe(ctx, p, c, args, wait)
+	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
+		all, busy, err := awaitSafe(ctx, p, o.Events, args, wait)
 		if err != nil {
 			return err
 		}
-		err = printed(p, *asJSON, map[string]any{"generations": all}, func() { printGenerations(p, all) })
+		err = p.print(map[string]any{"generations": all}, func() { printGenerations(p, all) })
 		if err == nil && busy != "" {
 			err = exitError{errors.New(busy), exitAttention}
 		}
 		return err
 	})
-	return cmd
 }
 
 // awaitSafe returns the generations, or the one in args, once they are safe to stop, or at the latest after wait. Busy
@@ -92,37 +89,27 @@ func awaitSafe(ctx context.Context, p Process, c *operator.Client, args []events
 	if len(args) == 1 {
 		only = &args[0]
 	}
-	deadline, printed := time.Now().Add(wait), ""
-	for {
+	_, err = await(ctx, p, wait, func() (string, error) {
 		if all, err = c.Generations(ctx, only); err != nil {
-			return nil, "", err
+			return "", err
 		}
 		if only != nil && len(all) == 0 {
-			return nil, "", fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers "+
+			return "", fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers "+
 				"generation status` lists those that are", *only)
 		}
 		var reasons []string
-		live := slices.ContainsFunc(all, func(g operator.Generation) bool { return g.Status == "live" })
 		for _, g := range all {
 			if !g.SafeToStop && (only != nil || g.Status != "live") {
 				reasons = append(reasons, unsafe(g))
 			}
 		}
 		busy = strings.Join(reasons, "; ")
-		if busy == "" || wait == 0 || only != nil && live {
-			return all, busy, nil
+		if only != nil && all[0].Status == "live" { // waiting does not drain it
+			return "", nil
 		}
-		if busy != printed {
-			printed = busy
-			p.notef("waiting: %s", busy)
-		}
-		if !restUntil(ctx, deadline) {
-			if ctx.Err() != nil {
-				err = errors.New("interrupted; " + busy)
-			}
-			return all, busy, err
-		}
-	}
+		return busy, nil
+	})
+	return all, busy, err
 }
 
 // unsafe says why a generation is not safe to stop.
@@ -138,11 +125,11 @@ func unsafe(g operator.Generation) string {
 // printGenerations prints a table, and on stderr what operators usually do next: about the oldest that is ending.
 func printGenerations(p Process, all []operator.Generation) {
 	printTable(p, all, func(g operator.Generation) []any {
-		return []any{g.Generation, g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, atOrDash(g.OldestDue),
-			atOrDash(g.NextScheduled), atOrDash(g.LastScheduled), g.Workers, len(g.Paused),
+		return []any{g.Generation, g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, timestamp(g.OldestDue),
+			timestamp(g.NextScheduled), timestamp(g.LastScheduled), g.Workers, len(g.Paused),
 			map[bool]string{true: "yes", false: "no"}[g.SafeToStop]}
-	}, []string{"NEXT SCHEDULED", "LAST SCHEDULED", "OLDEST DUE", "PAUSED"}, "GENERATION", "STATUS", "DUE", "SCHEDULED",
-		"IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED", "LAST SCHEDULED", "WORKERS", "PAUSED", "SAFE TO STOP")
+	}, "GENERATION", "STATUS", "DUE", "SCHEDULED", "IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED",
+		"LAST SCHEDULED", "WORKERS", "PAUSED", "SAFE TO STOP")
 	next := "workers events stats --by generation,status"
 	for _, g := range slices.Backward(all) {
 		notePauses(p, g.Paused)
@@ -164,13 +151,14 @@ func printGenerations(p Process, all []operator.Generation) {
 // changing makes cmd change one generation and print its new state.
 func changing(p Process, cmd *cobra.Command,
 	do func(_ *operator.Client, _ context.Context, _ events.Generation, by string) error) *cobra.Command {
-	cmd.Args = cobra.ExactArgs(1)
-	who, asJSON := by(cmd, p), jsonFlag(cmd)
-	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
-		if err := do(c, ctx, args[0], *who); err != nil {
+	var args []events.Generation
+	cmd.Args = positional(cobra.ExactArgs(1), &args, events.ParseGeneration)
+	who := by(cmd, p)
+	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
+		if err := do(o.Events, ctx, args[0], *who); err != nil {
 			return err
 		}
-		all, err := c.Generations(ctx, nil)
+		all, err := o.Events.Generations(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -183,12 +171,11 @@ func changing(p Process, cmd *cobra.Command,
 				publishing = fmt.Sprintf("to generation %d", g.Generation)
 			}
 		}
-		return printed(p, *asJSON, changed, func() {
+		return p.print(changed, func() {
 			p.printf("generation %d is %s; publishing that names no generation goes %s\n", args[0], changed.Status,
 				publishing)
 		})
 	})
-	return cmd
 }
 
 func generationRegisterCommand(p Process) *cobra.Command {
@@ -232,30 +219,26 @@ Exits 1 if it is not retired within --timeout. The command may be interrupted an
 
 func retire(ctx context.Context, p Process, c *operator.Client, g events.Generation, by string,
 	timeout time.Duration) error {
-	deadline, printed := time.Now().Add(timeout), ""
-	for {
+	left, err := await(ctx, p, timeout, func() (string, error) {
 		state, reason, err := c.RetireGeneration(ctx, g, by)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return fmt.Errorf("interrupted: run `workers generation retire %d` again to continue", g)
-		case err != nil || state == operator.RetiringDone:
-			return err
-		case state == operator.RetiringClosing: // another transaction sees more
+		if err == nil && state == operator.RetiringClosing { // another transaction sees more
 			p.notef("generation %d: closing: publishing into it is refused from now on", g)
-			continue
-		case state != printed:
-			printed = state
-			p.notef("generation %d: %s: %s", g, state, reason)
+			state, reason, err = c.RetireGeneration(ctx, g, by)
 		}
-		if !restUntil(ctx, deadline) {
-			why := fmt.Sprintf("not within %s", timeout)
-			if ctx.Err() != nil {
-				why = "interrupted"
-			}
-			return fmt.Errorf("%s: generation %d is not retired, %s: %s; end those transactions, let its workers finish, or "+
-				"move its events with `workers generation adopt`, and repeat the command; `workers generation register %[2]d` "+
-				"makes it live again", why, g, state, reason)
+		if err != nil || state == operator.RetiringDone {
+			return "", err
 		}
+		return fmt.Sprintf("generation %d is not retired, %s: %s", g, state, reason), nil
+	})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("interrupted: run `workers generation retire %d` again to continue", g)
+	case err != nil || left == "":
+		return err
+	default:
+		return fmt.Errorf("not within %s: %s; end those transactions, let its workers finish, or move its events with "+
+			"`workers generation adopt`, and repeat the command; `workers generation register %d` makes it live again",
+			timeout, left, g)
 	}
 }
 
@@ -272,14 +255,13 @@ type adoption struct {
 	DryRun bool                 `json:"dry_run"`
 	Types  []operator.Adoptable `json:"types"` // before anything was moved
 	Moved  int                  `json:"moved"`
-	// LeftHeld events are still pending: workers hold them, they are newer, or the command was interrupted.
-	LeftHeld int64 `json:"left_held"`
 }
 
 func generationAdoptCommand(p Process) *cobra.Command {
+	var args []events.Generation
 	var types []string
 	cmd := &cobra.Command{
-		Use: "adopt FROM TO", Args: cobra.ExactArgs(2),
+		Use: "adopt FROM TO", Args: positional(cobra.ExactArgs(2), &args, events.ParseGeneration),
 		Short: "Move pending events into another generation",
 		Long: `Move pending events of generation FROM into generation TO, whose workers then handle them. Events that FROM's
 workers hold stay, and so do failed ones and those that are published later. The command shows what would move, and
@@ -287,76 +269,55 @@ asks.`,
 		Example: `  workers generation adopt 7 8 --dry-run
   workers generation adopt 7 8 --type worlds.scan.completed --yes`,
 	}
-	who, asJSON := by(cmd, p), jsonFlag(cmd)
+	who := by(cmd, p)
 	listFlag(cmd.Flags(), &types, "type", "event type to move; all of them if left out", word)
 	dryRun := cmd.Flags().Bool("dry-run", false, "show what would be moved, and move nothing")
 	yes := yesFlag(cmd)
 	complete(cmd, "type", knownTypes)
-	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
+	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
 		// events that are published later stay: otherwise moving out of a live generation would never end
-		began, err := c.Now(ctx)
+		began, err := o.Events.Now(ctx)
 		if err != nil {
 			return err
 		}
 		r := adoption{From: args[0], To: args[1], DryRun: *dryRun}
-		if r.Types, err = c.Adoptable(ctx, r.From, r.To, types); err != nil {
+		if r.Types, err = o.Events.Adoptable(ctx, r.From, r.To, types); err != nil {
 			return err
 		}
-		pending := pendingOf(r.Types)
-		summary := fmt.Sprintf("%s of generation %d into generation %d", eventsText(int(pending)), r.From, r.To)
+		pending := 0
+		for _, t := range r.Types {
+			pending += int(t.Due + t.Scheduled)
+		}
+		route := fmt.Sprintf("of generation %d into generation %d", r.From, r.To)
 		switch {
 		case *dryRun:
 			notDone(p)
-			return printed(p, *asJSON, r, func() {
+			return p.print(r, func() {
 				r.show(p)
-				p.printf("%s\n", summary)
+				p.printf("%s %s\n", eventsText(pending), route)
 			})
 		case pending > 0 && !*yes:
 			r.show(p.onStderr())
-			if err := consent(ctx, p, false, "Move "+summary+"?"); err != nil {
+			if err := consent(ctx, p, false, fmt.Sprintf("Move %s %s?", eventsText(pending), route)); err != nil {
 				return err
 			}
 		}
-		err = r.move(ctx, c, types, *who, began, pending)
-		if *asJSON {
-			return errors.Join(err, printJSON(p, r))
-		}
-		p.printf("moved %s of generation %d into generation %d\n", eventsText(r.Moved), r.From, r.To)
-		if err == nil && r.LeftHeld > 0 {
-			p.notef("%s still pending in generation %d: held by its workers, or published since",
-				eventsText(int(r.LeftHeld)), r.From)
-		}
-		return err
-	})
-	return cmd
-}
-
-func pendingOf(types []operator.Adoptable) (n int64) {
-	for _, t := range types {
-		n += t.Due + t.Scheduled
-	}
-	return n
-}
-
-// move moves events that were published before began, batch by batch, until none is left or ctx ends.
-func (r *adoption) move(ctx context.Context, c *operator.Client, types []string, by string,
-	began time.Time, pending int64) error {
-	for moved := 1; pending > 0 && moved > 0; r.Moved += moved {
-		err := errInterrupted
-		if moved = 0; ctx.Err() == nil {
+		for moved := 1; pending > 0 && moved > 0 && err == nil; r.Moved += moved {
 			batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveTimeout)
-			moved, err = c.Adopt(batch, r.From, r.To, types, began, adoptBatch, by)
+			moved, err = o.Events.Adopt(batch, r.From, r.To, types, began, adoptBatch, *who)
 			cancel()
+			if err == nil && ctx.Err() != nil {
+				err = errInterrupted
+			}
 		}
 		if err != nil {
-			r.LeftHeld = max(pending-int64(r.Moved), 0)
-			return fmt.Errorf("moved %d of %s; repeat the command to go on: %w", r.Moved,
-				app.Counted(pending, "event"), err)
+			err = fmt.Errorf("moved %d of %s; repeat the command to go on: %w", r.Moved, eventsText(pending), err)
 		}
-	}
-	left, err := c.Adoptable(ctx, r.From, r.To, types)
-	r.LeftHeld = pendingOf(left)
-	return err
+		return errors.Join(err, p.print(r, func() {
+			p.printf("moved %s %s\n", eventsText(r.Moved), route)
+			p.next("workers generation status %d", r.From)
+		}))
+	})
 }
 
 // show prints what would be moved, and what the events would wait for.
@@ -364,12 +325,11 @@ func (r *adoption) show(p Process) {
 	printTable(p, r.Types, func(t operator.Adoptable) []any {
 		handled := app.Counted(t.Workers, "worker")
 		if t.Workers == 0 {
-			handled = "no live worker: they will wait"
+			handled = "no live worker, will wait"
 		}
 		if t.Paused {
 			handled += ", paused"
 		}
 		return []any{t.EventType, cmp.Or(t.Target, "all"), t.Due, t.Scheduled, t.InFlight, handled}
-	}, []string{"TARGET", "IN FLIGHT, STAYS", "EVENT TYPE"}, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED",
-		"IN FLIGHT, STAYS", fmt.Sprintf("HANDLED IN %d BY", r.To))
+	}, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED", "IN FLIGHT, STAYS", fmt.Sprintf("HANDLED IN %d BY", r.To))
 }

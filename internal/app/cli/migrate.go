@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,55 +17,51 @@ import (
 )
 
 func migrateCommand(p Process) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use: "migrate", Short: "Bring the database's schema up to this build, or back",
-		Long:    `Run the migrations of db/migrations on DATABASE_URL. Hosts that do so at once take turns.`,
-		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up`,
-	}
-	return group(cmd,
-		&cobra.Command{
-			Use: "up", Short: "Apply the missing steps, and register the event types", Args: cobra.NoArgs,
-			Long: `Apply the missing steps, register the event types of this build, and compare the privileges with
+		Long: `Run the migrations of db/migrations on DATABASE_URL. Hosts that do so at once take turns.`,
+	}, migrateUpCommand(p), migrateDownCommand(p), migrateStatusCommand(p), migrateRepairCommand(p))
+}
+
+func migrateUpCommand(p Process) *cobra.Command {
+	return migrating(p, &cobra.Command{
+		Use: "up", Short: "Apply the missing steps, and register the event types",
+		Long: `Apply the missing steps, register the event types of this build, and compare the privileges with
 db/privileges.txt. A step that waits for a lock gives up after half a second, and is retried for ten minutes.`,
-			Example: `  DATABASE_URL=postgres://owner@db/app SPECTRAL_GENERATION=7 workers migrate up`,
-			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, g events.Generation) error {
-				results, err := m.Up(cmd.Context(), g)
-				for _, r := range results {
-					printStep(p, "applied", r)
-				}
-				if err != nil {
-					return err
-				}
-				if len(results) == 0 {
-					p.printf("nothing to apply: the database is up to date\n")
-				}
-				_, privileges, err := m.Compare(cmd.Context())
-				for _, d := range privileges {
-					p.notef("%s", d)
-				}
-				if len(privileges) > 0 {
-					p.notef("privileges differ from this build: `workers migrate repair` corrects them")
-				}
-				p.next("workers doctor migrations schema privileges")
-				return err
-			}),
-		},
-		migrateDownCommand(p),
-		migrateStatusCommand(p),
-		migrateRepairCommand(p),
-	)
+		Example: `  DATABASE_URL=postgres://owner@db/app SPECTRAL_GENERATION=7 workers migrate up`,
+	}, func(ctx context.Context, m *app.Migrator, g events.Generation) error {
+		results, err := m.Up(ctx, g)
+		for _, r := range results {
+			printStep(p, "applied", r)
+		}
+		if err != nil {
+			return err
+		}
+		if len(results) == 0 {
+			p.printf("nothing to apply: the database is up to date\n")
+		}
+		_, privileges, err := m.Compare(ctx)
+		for _, d := range privileges {
+			p.notef("%s", d)
+		}
+		if len(privileges) > 0 {
+			p.notef("privileges differ from this build: `workers migrate repair` corrects them")
+		}
+		p.next("workers doctor migrations schema privileges")
+		return err
+	})
 }
 
 func migrateDownCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
+		Use: "down", Short: "Undo the newest step; refused where it would lose data",
 		Long: `Undo the newest step. It is refused if rows would be lost. A rollback of a deployment does not need it: an
 older build works with a newer schema.`,
 		Example: `  workers migrate down`,
 	}
 	yes := yesFlag(cmd)
-	cmd.RunE = migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
-		newest, err := m.Newest(cmd.Context())
+	return migrating(p, cmd, func(ctx context.Context, m *app.Migrator, _ events.Generation) error {
+		newest, err := m.Newest(ctx)
 		if err != nil {
 			return err
 		}
@@ -72,30 +69,27 @@ older build works with a newer schema.`,
 			p.printf("nothing to undo\n")
 			return nil
 		}
-		name := path.Base(newest.Path)
-		if err := consent(cmd.Context(), p, *yes, "Undo "+name+"?"); err != nil {
+		if err := consent(ctx, p, *yes, "Undo "+path.Base(newest.Path)+"?"); err != nil {
 			return err
 		}
-		result, err := m.Down(cmd.Context(), newest.Version)
-		if err != nil {
-			return err
+		result, err := m.Down(ctx, newest.Version)
+		if err == nil {
+			printStep(p, "undone", result)
 		}
-		printStep(p, "undone", result)
-		return nil
+		return err
 	})
-	return cmd
 }
 
 func migrateRepairCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "repair", Short: "Make functions, triggers and privileges as in this build", Args: cobra.NoArgs,
+		Use: "repair", Short: "Make functions, triggers and privileges as in this build",
 		Long: `Compare the database with this build, list what differs, ask, and re-create the functions, triggers, policies
 and privileges that differ, in one transaction. Exits 3 if it cannot repair something, which it names.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate repair`,
 	}
 	yes := yesFlag(cmd)
-	cmd.RunE = migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
-		differences, err := m.Differences(cmd.Context())
+	return migrating(p, cmd, func(ctx context.Context, m *app.Migrator, _ events.Generation) error {
+		differences, err := m.Differences(ctx)
 		if err != nil {
 			return err
 		}
@@ -106,11 +100,11 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 		for _, d := range differences {
 			p.printf("%s\n", d)
 		}
-		if err := consent(cmd.Context(), p, *yes, fmt.Sprintf("Repair %s?",
-			app.Counted(len(differences), "difference"))); err != nil {
+		question := fmt.Sprintf("Repair %s?", app.Counted(len(differences), "difference"))
+		if err := consent(ctx, p, *yes, question); err != nil {
 			return err
 		}
-		repaired, left, err := m.Repair(cmd.Context())
+		repaired, left, err := m.Repair(ctx)
 		if err != nil {
 			return err
 		}
@@ -124,18 +118,16 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 		}
 		return nil
 	})
-	return cmd
 }
 
 func migrateStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status", Short: "List every step and when it was applied", Args: cobra.NoArgs,
-		Long:    `List the steps that this build knows, in their order, each with the time it was applied, or pending.`,
+		Use: "status", Short: "List every step, with the time it was applied",
 		Example: `  workers migrate status`,
 	}
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
-		found, err := m.Status(cmd.Context())
+	jsonFlag(cmd, &p)
+	return migrating(p, cmd, func(ctx context.Context, m *app.Migrator, _ events.Generation) error {
+		found, err := m.Status(ctx)
 		if err != nil {
 			return err
 		}
@@ -153,27 +145,24 @@ func migrateStatusCommand(p Process) *cobra.Command {
 				next = "workers migrate up"
 			}
 		}
-		return printed(p, *asJSON, map[string]any{"migrations": steps}, func() {
+		return p.print(map[string]any{"migrations": steps}, func() {
 			printTable(p, steps, func(s step) []any {
-				if s.AppliedAt == nil {
-					return []any{s.Migration, "pending"}
-				}
-				return []any{s.Migration, atOrDash(s.AppliedAt)}
-			}, nil, "MIGRATION", "APPLIED")
+				return []any{s.Migration, cmp.Or(timestamp(s.AppliedAt), "pending")}
+			}, "MIGRATION", "APPLIED")
 			p.next("%s", next)
 		})
 	})
-	return cmd
 }
 
 func printStep(p Process, done string, r *goose.MigrationResult) {
 	p.printf("%s %s (%s)\n", done, path.Base(r.Source.Path), r.Duration.Round(time.Millisecond))
 }
 
-// migrating returns the run function of a migrate subcommand, which gets a migrator for DATABASE_URL.
-func migrating(p Process, do func(*cobra.Command, *app.Migrator, events.Generation) error) func(*cobra.Command,
-	[]string) error {
-	return func(cmd *cobra.Command, _ []string) (err error) {
+// migrating gives cmd a run function that gets a migrator for DATABASE_URL. It returns cmd.
+func migrating(p Process, cmd *cobra.Command,
+	do func(context.Context, *app.Migrator, events.Generation) error) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		url, err := app.ReadDatabaseURL(p.Getenv)
 		if err != nil {
 			return err
@@ -187,9 +176,10 @@ func migrating(p Process, do func(*cobra.Command, *app.Migrator, events.Generati
 			return err
 		}
 		return withMigrator(cmd.Context(), url, log, func(m *app.Migrator) error {
-			return do(cmd, m, generation)
+			return do(cmd.Context(), m, generation)
 		})
 	}
+	return cmd
 }
 
 func withMigrator(ctx context.Context, url string, log *slog.Logger, do func(*app.Migrator) error) error {

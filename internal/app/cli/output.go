@@ -47,14 +47,17 @@ func (p Process) notef(format string, args ...any) {
 	_, _ = io.WriteString(p.Stderr, visibleLines(fmt.Sprintf(format, args...))+"\n")
 }
 
-// onStderr returns p with results on stderr: what precedes a question is not a result.
+// onStderr returns p with results as text on stderr: what precedes a question is not a result.
 func (p Process) onStderr() Process {
-	p.Stdout = p.Stderr
+	p.Stdout, p.asJSON = p.Stderr, false
 	return p
 }
 
-// unquoted undoes escapes of strconv.Quote that are not needed.
-var unquoted = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
+// unquoted undoes escapes of strconv.Quote that are not needed, unquotedLines those of line ends too.
+var (
+	unquoted      = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
+	unquotedLines = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
+)
 
 // visible returns s with everything that a terminal may act on escaped as in a Go string: escape sequences, line ends,
 // marks that change the direction of writing.
@@ -64,32 +67,25 @@ func visible(s string) string {
 }
 
 func visibleLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, line := range lines {
-		lines[i] = visible(line)
-	}
-	return strings.Join(lines, "\n")
+	quoted := strconv.QuoteToGraphic(s)
+	return unquotedLines.Replace(quoted[1 : len(quoted)-1])
 }
 
-// printJSON prints v. It escapes everything that a terminal may act on. [Main] reports an error of writing.
-func printJSON(p Process, v any) error {
+// print prints a result, as JSON if --json is given; otherwise it calls asText. It escapes everything that a terminal
+// may act on. [Main] reports an error of writing.
+func (p Process) print(result any, asText func()) error {
+	if !p.asJSON {
+		asText()
+		return nil
+	}
 	var encoded bytes.Buffer
 	encoder := json.NewEncoder(&encoded)
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
+	if err := encoder.Encode(result); err != nil {
 		return err
 	}
 	_, _ = io.WriteString(p.Stdout, escapedJSON(encoded.String()))
-	return nil
-}
-
-// printed prints a result as JSON, or calls people, which prints it as text.
-func printed(p Process, asJSON bool, v any, people func()) error {
-	if asJSON {
-		return printJSON(p, v)
-	}
-	people()
 	return nil
 }
 
@@ -112,10 +108,16 @@ const longText, leastCell = 24, 12
 
 const gap = 2 // columns between two cells
 
+// leastUseful are the titles of columns that are cut if a table is too wide, in this order.
+var leastUseful = []string{"LOGIN", "DISPOSAL", "CONTENT CLASS", "GRACE DAYS", "NEXT SCHEDULED", "LAST SCHEDULED",
+	"OLDEST DUE", "PAUSED", "WORKSPACE", "TARGET", "SOURCE", "LATEST", "OLDEST", "REPLAYS", "CHANNEL", "GENERATION",
+	"NOT COUNTED", "FAILURES", "DETAILS", "EVENTS", "STATUS", "TRIES", "IN FLIGHT, STAYS", "BY", "NOTE", "ERROR", "TYPE",
+	"HANDLER"}
+
 // printTable prints a row for each of all under the titles, with numbers to the right and texts safe for a terminal. It
-// prints nothing for no rows. If the rows are wider than the output, it cuts columns in the order of cut, and leaves
-// out those that would be too narrow.
-func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, titles ...string) {
+// prints nothing for no rows. If the rows are wider than the output, it cuts the least useful columns, and leaves out
+// those that would be too narrow, but never the first.
+func printTable[T any](p Process, all []T, rowOf func(T) []any, titles ...string) {
 	if len(all) == 0 {
 		return
 	}
@@ -127,11 +129,11 @@ func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, ti
 			case int, int64, events.Generation, estimate:
 				aligned[i] = text.AlignRight
 			}
-			row[i] = visible(fmt.Sprint(cell))
+			row[i] = cmp.Or(visible(fmt.Sprint(cell)), "-")
 		}
 		rows = append(rows, row)
 	}
-	widths := fit(rows, aligned, cut, width(p))
+	widths := fit(rows, aligned, width(p))
 	for _, row := range rows {
 		var line strings.Builder
 		for i, width := range widths {
@@ -145,7 +147,7 @@ func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, ti
 }
 
 // fit returns the width of each column, so that all fit into the available width; 0: the column is left out.
-func fit(rows [][]string, aligned []text.Align, cut []string, available int) []int {
+func fit(rows [][]string, aligned []text.Align, available int) []int {
 	widths := make([]int, len(rows[0]))
 	over := -available - gap
 	for i := range widths {
@@ -154,10 +156,10 @@ func fit(rows [][]string, aligned []text.Align, cut []string, available int) []i
 		}
 		over += widths[i] + gap
 	}
-	for _, title := range cut {
+	for _, title := range leastUseful {
 		i := slices.Index(rows[0], title)
 		switch {
-		case i < 0 || over <= 0:
+		case i <= 0 || over <= 0:
 		case aligned[i] == text.AlignDefault && widths[i] > longText && widths[i]-over >= max(leastCell, len(title)):
 			widths[i] -= over
 			over = 0
@@ -192,11 +194,10 @@ func (p Process) next(format string, args ...any) { p.notef("next: "+format, arg
 
 // stateColours are the colours of states, by how much they need attention.
 var stateColours = map[string]text.Color{
-	"failed": text.FgRed, "parked": text.FgRed, "retired": text.FgRed,
-	"in_flight": text.FgYellow, "failing": text.FgYellow, "draining": text.FgYellow,
-	"fine": text.FgGreen, "note": text.FgGreen, "warning": text.FgYellow, "unknown": text.FgYellow,
-	"critical":  text.FgRed,
-	"delivered": text.FgGreen, "handled": text.FgGreen, "live": text.FgGreen,
+	"failed": text.FgRed, "parked": text.FgRed, "retired": text.FgRed, "critical": text.FgRed,
+	"in_flight": text.FgYellow, "failing": text.FgYellow, "draining": text.FgYellow, "warning": text.FgYellow,
+	"unknown": text.FgYellow, "fine": text.FgGreen, "note": text.FgGreen, "delivered": text.FgGreen,
+	"handled": text.FgGreen, "live": text.FgGreen,
 }
 
 // paint gives a text the colour of a state, if results may have colours.
@@ -210,6 +211,14 @@ func paint(p Process, state, s string) string {
 type estimate int64
 
 func (e estimate) String() string { return fmt.Sprintf("~%d", int64(e)) }
+
+// counted returns the cell of a number that may be estimated.
+func counted(n int64, estimated bool) any {
+	if estimated {
+		return estimate(n)
+	}
+	return n
+}
 
 // coloured reports whether results may have colours (no-color.org).
 func coloured(p Process) bool {
@@ -249,35 +258,27 @@ func firstLine(s *string) string {
 	return line
 }
 
-// orDash returns what v points to as text, or a dash for nil.
-func orDash[T any](v *T) string {
+// textOf returns what v points to as text; empty for nil.
+func textOf[T any](v *T) string {
 	if v == nil {
-		return "-"
+		return ""
 	}
 	return fmt.Sprint(*v)
 }
 
-// atOrDash returns a time in UTC as text, or a dash for nil.
-func atOrDash(t *time.Time) string {
-	if t == nil {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
-}
-
-// timestamp returns a time in UTC with milliseconds as text; empty for nil.
+// timestamp returns a time in UTC as text; empty for nil.
 func timestamp(t *time.Time) string {
 	if t == nil {
 		return ""
 	}
-	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+	return t.UTC().Format(time.RFC3339)
 }
 
-// distance returns how far a time is from now as text, or a dash for nil.
+// distance returns how far a time is from now as text; empty for nil.
 func distance(t *time.Time, now time.Time) string {
 	switch {
 	case t == nil:
-		return "-"
+		return ""
 	case t.After(now):
 		return "in " + age(t.Sub(now))
 	default:
