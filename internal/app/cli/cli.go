@@ -121,10 +121,28 @@ func rootCommand(p Process) *cobra.Command {
 	root.Version = version()
 	root.SetVersionTemplate("workers {{.Version}}\n")
 	level := "info"
-	oneFlag(root.PersistentFlags(), &level, "log-level", "least level of log entries on stderr: debug, info, warn or "+
-		"error",
-		oneOf("debug", "info", "warn", "error"))
+	levels := []string{"debug", "info", "warn", "error"}
+	oneFlag(root.PersistentFlags(), &level, "log-level", "least level of log entries on stderr: "+
+		operator.Joined(levels), oneOf(levels...))
 	return root
+}
+
+// group adds commands to cmd, which does nothing itself: to call it alone, or with an unknown command, is a wrong call.
+func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(commands...)
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.SuggestionsMinimumDistance = 2 // as cobra has it for the root command
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usagef("which command? see `%s --help`", cmd.CommandPath())
+		}
+		meant := ""
+		if found := cmd.SuggestionsFor(args[0]); len(found) > 0 {
+			meant = ": did you mean " + strings.Join(found, " or ") + "?"
+		}
+		return usagef("unknown command %.60q for %q%s", args[0], cmd.CommandPath(), meant)
+	}
+	return cmd
 }
 
 func wrapHelp(cmd *cobra.Command) {

@@ -28,24 +28,6 @@ core.operator_actions. docs/runbook.md has the situations, symptom first.`,
 		eventsPauseCommand(p), eventsResumeCommand(p))
 }
 
-// group adds commands to cmd, which does nothing itself: to call it alone, or with an unknown command, is a wrong call.
-func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
-	cmd.AddCommand(commands...)
-	cmd.Args = cobra.ArbitraryArgs
-	cmd.SuggestionsMinimumDistance = 2 // as cobra has it for the root command
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return usagef("which command? see `%s --help`", cmd.CommandPath())
-		}
-		meant := ""
-		if found := cmd.SuggestionsFor(args[0]); len(found) > 0 {
-			meant = ": did you mean " + strings.Join(found, " or ") + "?"
-		}
-		return usagef("unknown command %.60q for %q%s", args[0], cmd.CommandPath(), meant)
-	}
-	return cmd
-}
-
 func eventsListCommand(p Process) *cobra.Command {
 	var page operator.Page
 	cmd := &cobra.Command{
@@ -114,18 +96,12 @@ func workspace(e operator.Event) string {
 // moment returns the time that matters most for an event in its status.
 func moment(e operator.Event, now time.Time) string {
 	switch e.Status {
-	case operator.Failed:
-		return "failed " + distance(e.FailedAt, now)
-	case operator.Discarded:
-		return "discarded " + distance(e.DeletedAt, now)
-	case operator.Delivered:
-		return "delivered " + distance(e.DeliveredAt, now)
+	case operator.Failed, operator.Discarded, operator.Delivered:
+		return string(e.Status) + " " + distance(cmp.Or(e.DeletedAt, e.DeliveredAt, e.FailedAt), now)
 	case operator.InFlight:
 		return "leased " + distance(e.ClaimedAt, now)
-	case operator.Scheduled:
-		return "due in " + age(e.AvailableAt.Sub(now))
-	case operator.Due:
-		return "due for " + age(now.Sub(e.AvailableAt))
+	case operator.Scheduled, operator.Due:
+		return "due " + distance(&e.AvailableAt, now)
 	default:
 		return "published " + distance(&e.CreatedAt, now)
 	}

@@ -147,12 +147,7 @@ func showEvents(ctx context.Context, p Process, c *operator.Client, s operator.S
 	}
 	return p.print(map[string]any{"as_of": s.AsOf.UTC(), "count": s.Len(), "events": all}, func() {
 		printEvents(p, all, s.AsOf)
-		if more := s.Len() - len(all); more > 0 {
-			p.printf("... and %d more\n", more)
-		}
-		if full {
-			p.printf("%s\n", eventsText(s.Len()))
-		}
+		p.printf("%d of %s\n", len(all), eventsText(s.Len()))
 	})
 }
 

@@ -69,7 +69,32 @@ of it is due, scheduled or in flight. Exits 3 if N is not safe to stop; without 
 	oneFlag(cmd.Flags(), &wait, "wait", "how long to wait until it is safe to stop",
 		between(time.ParseDuration, 0, longest))
 	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
-		all, busy, err := awaitSafe(ctx, p, o.Events, args, wait)
+		var only *events.Generation
+		if len(args) == 1 {
+			only = &args[0]
+		}
+		var all []operator.Generation
+		var busy string
+		_, err := await(ctx, p, wait, func() (_ string, err error) {
+			if all, err = o.Events.Generations(ctx, only); err != nil {
+				return "", err
+			}
+			if only != nil && len(all) == 0 {
+				return "", fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers "+
+					"generation status` lists those that are", *only)
+			}
+			var reasons []string
+			for _, g := range all {
+				if !g.SafeToStop && (only != nil || g.Status != "live") {
+					reasons = append(reasons, unsafe(g))
+				}
+			}
+			busy = strings.Join(reasons, "; ")
+			if only != nil && all[0].Status == "live" { // waiting does not drain it
+				return "", nil
+			}
+			return busy, nil
+		})
 		if err != nil {
 			return err
 		}
@@ -79,37 +104,6 @@ of it is due, scheduled or in flight. Exits 3 if N is not safe to stop; without 
 		}
 		return err
 	})
-}
-
-// awaitSafe returns the generations, or the one in args, once they are safe to stop, or at the latest after wait. Busy
-// says which are not; a live one counts only if it is in args.
-func awaitSafe(ctx context.Context, p Process, c *operator.Client, args []events.Generation,
-	wait time.Duration) (all []operator.Generation, busy string, err error) {
-	var only *events.Generation
-	if len(args) == 1 {
-		only = &args[0]
-	}
-	_, err = await(ctx, p, wait, func() (string, error) {
-		if all, err = c.Generations(ctx, only); err != nil {
-			return "", err
-		}
-		if only != nil && len(all) == 0 {
-			return "", fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers "+
-				"generation status` lists those that are", *only)
-		}
-		var reasons []string
-		for _, g := range all {
-			if !g.SafeToStop && (only != nil || g.Status != "live") {
-				reasons = append(reasons, unsafe(g))
-			}
-		}
-		busy = strings.Join(reasons, "; ")
-		if only != nil && all[0].Status == "live" { // waiting does not drain it
-			return "", nil
-		}
-		return busy, nil
-	})
-	return all, busy, err
 }
 
 // unsafe says why a generation is not safe to stop.
@@ -210,36 +204,31 @@ transaction that was open then is over, and still nothing is left, the generatio
 Exits 1 if it is not retired within --timeout. The command may be interrupted and repeated.`,
 		Example: `  workers generation retire 7`,
 	}, func(c *operator.Client, ctx context.Context, g events.Generation, by string) error {
-		return retire(ctx, p, c, g, by, timeout)
+		left, err := await(ctx, p, timeout, func() (string, error) {
+			state, reason, err := c.RetireGeneration(ctx, g, by)
+			if err == nil && state == operator.RetiringClosing { // another transaction sees more
+				p.notef("generation %d: closing: publishing into it is refused from now on", g)
+				state, reason, err = c.RetireGeneration(ctx, g, by)
+			}
+			if err != nil || state == operator.RetiringDone {
+				return "", err
+			}
+			return fmt.Sprintf("generation %d is not retired, %s: %s", g, state, reason), nil
+		})
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return fmt.Errorf("interrupted: run `workers generation retire %d` again to continue", g)
+		case err != nil || left == "":
+			return err
+		default:
+			return fmt.Errorf("not within %s: %s; end those transactions, let its workers finish, or move its events with "+
+				"`workers generation adopt`, and repeat the command; `workers generation register %d` makes it live again",
+				timeout, left, g)
+		}
 	})
 	oneFlag(cmd.Flags(), &timeout, "timeout", "how long to wait for what is left",
 		between(time.ParseDuration, 0, longest))
 	return cmd
-}
-
-func retire(ctx context.Context, p Process, c *operator.Client, g events.Generation, by string,
-	timeout time.Duration) error {
-	left, err := await(ctx, p, timeout, func() (string, error) {
-		state, reason, err := c.RetireGeneration(ctx, g, by)
-		if err == nil && state == operator.RetiringClosing { // another transaction sees more
-			p.notef("generation %d: closing: publishing into it is refused from now on", g)
-			state, reason, err = c.RetireGeneration(ctx, g, by)
-		}
-		if err != nil || state == operator.RetiringDone {
-			return "", err
-		}
-		return fmt.Sprintf("generation %d is not retired, %s: %s", g, state, reason), nil
-	})
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("interrupted: run `workers generation retire %d` again to continue", g)
-	case err != nil || left == "":
-		return err
-	default:
-		return fmt.Errorf("not within %s: %s; end those transactions, let its workers finish, or move its events with "+
-			"`workers generation adopt`, and repeat the command; `workers generation register %d` makes it live again",
-			timeout, left, g)
-	}
 }
 
 // adoptBatch is how many events one transaction of adopt moves, and moveTimeout bounds it. A batch that has begun is

@@ -25,8 +25,8 @@ tombstone. After the days of grace a sweep deletes it. Workers sweep by themselv
 func retentionStatusCommand(p Process) *cobra.Command {
 	return operating(p, &cobra.Command{
 		Use: "status", Short: "Show how long rows are kept, and what expires soon", Args: cobra.NoArgs,
-		Long: fmt.Sprintf(`Show for each kind of row how long it is kept, and how many rows the next sweep will tombstone or
-delete. Show how many failed events expire within %d days.
+		Long: fmt.Sprintf(`For each kind of row, show how long it is kept, and how many rows the next sweep will tombstone or
+delete. Then show how many failed events expire within %d days.
 
 The numbers are exact for tables of up to 100,000 rows. For larger tables they are estimated (~).`, retention.WarnDays),
 		Example: `  workers retention status`,
@@ -47,11 +47,7 @@ The numbers are exact for tables of up to 100,000 rows. For larger tables they a
 }
 
 func printRetention(p Process, policies []retention.Policy, s retention.Status) {
-	older := ""
 	printTable(p, policies, func(of retention.Policy) []any {
-		if days := of.ActiveTTLDays - retention.WarnDays; of.Subject == "outbox_row" && days > 0 {
-			older = fmt.Sprintf(" --older-than %dd", days)
-		}
 		return []any{of.Subject, of.ContentClass, of.ActiveTTLDays, of.TombstonedGraceDays, of.Disposal,
 			counted(of.ToTombstone, of.Estimated), counted(of.ToDelete, of.Estimated)}
 	}, "SUBJECT", "CONTENT CLASS", "KEPT DAYS", "GRACE DAYS", "DISPOSAL", "TO TOMBSTONE", "TO DELETE")
@@ -71,14 +67,18 @@ func printRetention(p Process, policies []retention.Policy, s retention.Status) 
 	line := fmt.Sprintf("failed events about to expire: %d, the first at %s: replay or discard them",
 		s.FailedExpiring, timestamp(s.FailedExpireFirst))
 	_, _ = fmt.Fprintln(p.Stdout, paint(p, "failed", line))
-	p.next("workers events list%s", older)
+	for _, of := range policies {
+		if of.Subject == "outbox_row" {
+			p.next("workers events list --older-than %dd", max(of.ActiveTTLDays-retention.WarnDays, 1))
+		}
+	}
 }
 
 func retentionSweepCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sweep", Short: "Tombstone and delete expired rows now", Args: cobra.NoArgs,
-		Long: `Tombstone or delete each row that is past its days, in short transactions. Workers do the same every ` +
-			retention.Interval.String() + `. An interrupted sweep keeps what it has done.`,
+		Long: fmt.Sprintf(`Tombstone or delete each row that is past its days, in short transactions. Workers do the same
+every %g hours. An interrupted sweep keeps what it has done.`, retention.Interval.Hours()),
 		Example: `  workers retention sweep
   timeout 10m workers retention sweep --yes --pause 1s`,
 	}
@@ -108,9 +108,7 @@ func retentionSweepCommand(p Process) *cobra.Command {
 		if ctx.Err() != nil {
 			err = errInterrupted
 		}
-		if err != nil && swept == 0 {
-			return err
-		} else if err != nil {
+		if err != nil && swept > 0 {
 			err = fmt.Errorf("%w; before that it swept %s; that is kept", err, app.Counted(swept, "row"))
 		}
 		return errors.Join(err, p.print(map[string]any{"steps": counts}, func() {
