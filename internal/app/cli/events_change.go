@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,10 @@ func bulkCommand(p Process, cmd *cobra.Command, b bulk) *cobra.Command {
 		case slices.Contains(filter.Statuses, operator.Delivered) && !*b.force:
 			return errors.New("--status delivered: delivered events are replayed only with --force")
 		}
-		return positional(cobra.ArbitraryArgs, &ids, parseID)(cmd, args)
+		err := positional(cobra.ArbitraryArgs, &ids, parseID)(cmd, args)
+		slices.SortFunc(ids, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+		ids = slices.Compact(ids)
+		return err
 	}
 	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) (err error) {
 		if len(filter.Statuses) == 0 {
