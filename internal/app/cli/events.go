@@ -117,7 +117,7 @@ source, target and error class. OLDEST and LATEST are the times at which failed 
 events in flight were leased, and others were published.
 
 From 100,000 on, delivered events by status are estimated (~). By other properties they are counted only with --status
-delivered or --exact.`,
+delivered or --exact. The status pending stands for due and scheduled.`,
 		Example: `  workers events stats
   workers events stats --status failed --by source,handler,error --newer-than 1d`,
 	}
