@@ -2,7 +2,6 @@ package events
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 )
 
@@ -25,8 +24,7 @@ func ParseGeneration(s string) (Generation, error) {
 // DefaultChannel is the column default of core.outbox. No worker listens to it: the poll finds a row on it.
 const DefaultChannel = "outbox_default"
 
-// ChannelName is the NOTIFY channel of a generation and a processing class, outbox_gen_<N> or
-// outbox_gen_<N>_<class>.
+// ChannelName is the NOTIFY channel of a generation and a processing class, outbox_gen_<N> or outbox_gen_<N>_<class>.
 func ChannelName(g Generation, class string) string {
 	name := "outbox_gen_" + strconv.FormatInt(int64(g), 10)
 	if class != "" {
@@ -38,13 +36,3 @@ func ChannelName(g Generation, class string) string {
 // DefaultClass is how the processing class without a name is called where one must be named. No contract may
 // declare it.
 const DefaultClass = "default"
-
-// MaxChannelBytes is what Postgres takes as a channel name.
-const MaxChannelBytes = 63
-
-var channelForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
-
-// ValidChannel reports whether name is a lower-case identifier that Postgres takes as a channel.
-func ValidChannel(name string) bool {
-	return len(name) <= MaxChannelBytes && channelForm.MatchString(name)
-}

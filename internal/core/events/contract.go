@@ -1,7 +1,7 @@
 package events
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -41,8 +41,7 @@ type Contract struct {
 	Deprecation *Deprecation
 }
 
-// Deprecation says until when a type may still be published. Its events are consumed for as long as there
-// are any.
+// Deprecation says until when a type may still be published. Its events are consumed for as long as there are any.
 type Deprecation struct {
 	// Deadline after which publishing is refused, by the clock of the database. Until then it warns.
 	Deadline time.Time
@@ -54,88 +53,63 @@ var classForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,29}$`)
 
 // Validate reports what is wrong with a contract.
 func (c Contract) Validate() error {
-	var faults []error
-	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if !eventTypeForm.MatchString(c.Type) || len(c.Type) > MaxEventTypeBytes {
-		fail("type must be lower-case words joined by dots, at most %d bytes", MaxEventTypeBytes)
-	}
-	if c.Version < 1 || c.Version > MaxEventVersion {
-		fail("version is %d, must be from 1 to %d", c.Version, MaxEventVersion)
-	}
-	if !c.Source.Known() {
-		fail("source is %q, must be platform, worlds or core", c.Source)
-	}
-	if c.Target != "" && !c.Target.Known() {
-		fail("target is %q, must be platform, worlds, core or empty for every context", c.Target)
-	}
-	if c.Class != "" && !classForm.MatchString(c.Class) {
-		fail("class is %q, must be a lower-case identifier of at most 30 bytes", c.Class)
-	}
-	if c.Class == DefaultClass {
-		fail("class %s is what the class without a name is called: leave it empty", c.Class)
-	}
-	if c.ContentClass != Operational && c.ContentClass != WorkspaceContent {
-		fail("content class is %q, must be operational or workspace", c.ContentClass)
-	}
-	if c.Payload == nil || reflect.TypeOf(c.Payload).Kind() != reflect.Struct {
-		fail("payload must be a struct value")
-	}
+	var f faults
+	f.require(eventTypeForm.MatchString(c.Type) && len(c.Type) <= MaxEventTypeBytes,
+		"type must be lower-case words joined by dots, at most %d bytes", MaxEventTypeBytes)
+	f.require(c.Version >= 1 && c.Version <= MaxEventVersion, "version is %d, must be from 1 to %d", c.Version,
+		MaxEventVersion)
+	f.require(c.Source.Known(), "source is %q, must be platform, worlds or core", c.Source)
+	f.require(c.Target == "" || c.Target.Known(),
+		"target is %q, must be platform, worlds, core or empty for every context", c.Target)
+	f.require(c.Class == "" || classForm.MatchString(c.Class),
+		"class is %q, must be a lower-case identifier of at most 30 bytes", c.Class)
+	f.require(c.Class != DefaultClass, "class %s is what the class without a name is called: leave it empty", c.Class)
+	f.require(c.ContentClass == Operational || c.ContentClass == WorkspaceContent,
+		"content class is %q, must be operational or workspace", c.ContentClass)
+	f.require(c.Payload != nil && reflect.TypeOf(c.Payload).Kind() == reflect.Struct, "payload must be a struct value")
 	if d := c.Deprecation; d != nil {
-		if d.Deadline.IsZero() {
-			fail("deprecation has no deadline")
-		}
-		if !eventTypeForm.MatchString(d.Successor) || d.Successor == c.Type {
-			fail("deprecation names %q as successor, must be another event type", d.Successor)
-		}
+		f.require(!d.Deadline.IsZero(), "deprecation has no deadline")
+		f.require(eventTypeForm.MatchString(d.Successor) && d.Successor != c.Type,
+			"deprecation names %q as successor, must be another event type", d.Successor)
 	}
-	if len(faults) == 0 {
-		if faults = checkTypes("", reflect.TypeOf(c.Payload)); len(faults) == 0 {
-			faults = checkSchema("", c.Schema())
-		}
+	if len(f) == 0 {
+		f = checkTypes("", reflect.TypeOf(c.Payload))
 	}
-	if len(faults) > 0 {
-		return fmt.Errorf("contract %q version %d: %w", c.Type, c.Version, errors.Join(faults...))
+	if len(f) == 0 {
+		f = checkSchema("", c.Schema())
 	}
-	return nil
-}
-
-// contractKey identifies a contract.
-type contractKey struct {
-	Type    string
-	Version int
+	return f.of("contract %q version %d", c.Type, c.Version)
 }
 
 // Contracts is the set of contracts of one build. Immutable; safe for concurrent use.
-type Contracts struct{ byKey map[contractKey]Contract }
+type Contracts struct{ all []Contract } // by type, then version
 
-// NewContracts refuses an invalid contract, two contracts of one type and version, versions of a
-// type that disagree on source, class, target or deprecation, which belong to the type, and a successor that is not
-// among them.
+func byTypeAndVersion(a, b Contract) int {
+	return cmp.Or(strings.Compare(a.Type, b.Type), cmp.Compare(a.Version, b.Version))
+}
+
+// NewContracts refuses an invalid contract, two contracts of one type and version, versions of a type that disagree on
+// source, class, target or deprecation, which belong to the type, and a successor that is not among them.
 func NewContracts(contracts ...Contract) (*Contracts, error) {
-	set := &Contracts{byKey: make(map[contractKey]Contract, len(contracts))}
-	byType := make(map[string]Contract)
-	for _, c := range contracts {
+	set := &Contracts{all: slices.SortedFunc(slices.Values(contracts), byTypeAndVersion)}
+	for i, c := range set.all {
 		if err := c.Validate(); err != nil {
 			return nil, err
 		}
-		key := contractKey{c.Type, c.Version}
-		if _, taken := set.byKey[key]; taken {
-			return nil, fmt.Errorf("contract %s version %d is declared twice", c.Type, c.Version)
+		if d := c.Deprecation; d != nil && len(set.OfType(d.Successor)) == 0 {
+			return nil, fmt.Errorf("contract %s: its successor %s has no contract", c.Type, d.Successor)
 		}
-		if other, ok := byType[c.Type]; ok &&
-			(other.Source != c.Source || other.Class != c.Class || other.Target != c.Target ||
-				!reflect.DeepEqual(other.Deprecation, c.Deprecation)) {
-			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source, class, target or deprecation",
-				c.Type, other.Version, c.Version)
-		}
-		set.byKey[key], byType[c.Type] = c, c
-	}
-	for _, c := range byType {
-		if c.Deprecation == nil {
+		if i == 0 || set.all[i-1].Type != c.Type {
 			continue
 		}
-		if _, ok := byType[c.Deprecation.Successor]; !ok {
-			return nil, fmt.Errorf("contract %s: its successor %s has no contract", c.Type, c.Deprecation.Successor)
+		other := set.all[i-1]
+		if other.Version == c.Version {
+			return nil, fmt.Errorf("contract %s version %d is declared twice", c.Type, c.Version)
+		}
+		if other.Source != c.Source || other.Class != c.Class || other.Target != c.Target ||
+			!reflect.DeepEqual(other.Deprecation, c.Deprecation) {
+			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source, class, target or deprecation",
+				c.Type, other.Version, c.Version)
 		}
 	}
 	return set, nil
@@ -143,24 +117,15 @@ func NewContracts(contracts ...Contract) (*Contracts, error) {
 
 // Lookup returns the contract of a type and version.
 func (s *Contracts) Lookup(eventType string, version int) (Contract, bool) {
-	c, ok := s.byKey[contractKey{eventType, version}]
-	return c, ok
+	i, ok := slices.BinarySearchFunc(s.all, Contract{Type: eventType, Version: version}, byTypeAndVersion)
+	if !ok {
+		return Contract{}, false
+	}
+	return s.all[i], true
 }
 
 // All returns the contracts by type, then version.
-func (s *Contracts) All() []Contract {
-	all := make([]Contract, 0, len(s.byKey))
-	for _, c := range s.byKey {
-		all = append(all, c)
-	}
-	slices.SortFunc(all, func(a, b Contract) int {
-		if n := strings.Compare(a.Type, b.Type); n != 0 {
-			return n
-		}
-		return a.Version - b.Version
-	})
-	return all
-}
+func (s *Contracts) All() []Contract { return slices.Clone(s.all) }
 
 // OfType returns the contracts of one type, by version; none if the type is unknown.
 func (s *Contracts) OfType(eventType string) []Contract {

@@ -5,6 +5,24 @@ import (
 	"fmt"
 )
 
+// faults are what is wrong with a declaration.
+type faults []error
+
+// require adds a fault unless ok.
+func (f *faults) require(ok bool, format string, args ...any) {
+	if !ok {
+		*f = append(*f, fmt.Errorf(format, args...))
+	}
+}
+
+// of returns the faults as one error of what was declared, or nil.
+func (f faults) of(format string, args ...any) error {
+	if len(f) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errors.Join(f...))
+}
+
 // PayloadError is a payload that a consumer cannot decode or finds invalid. Terminal.
 type PayloadError struct {
 	EventType string

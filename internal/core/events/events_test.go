@@ -175,8 +175,8 @@ func TestDecodeIgnoresUnknownFieldsAndNamesTheType(t *testing.T) {
 func TestChannelsAndGenerations(t *testing.T) {
 	t.Parallel()
 	longest := events.ChannelName(events.MaxGeneration, strings.Repeat("c", 30))
-	if !events.ValidChannel(longest) {
-		t.Errorf("%s is no channel", longest)
+	if len(longest) > 63 { // what Postgres takes as a channel
+		t.Errorf("%s has %d bytes", longest, len(longest))
 	}
 	if got := events.ChannelName(7, ""); got != "outbox_gen_7" {
 		t.Error(got)

@@ -2,8 +2,6 @@ package events
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 	"time"
@@ -11,10 +9,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// EventHandler handles one event. Built for a transaction, it makes its effects through it, and
-// they commit exactly when the event is recorded as handled. It may run again after a failure,
-// and an event may come in any order. An error undoes this handler's writes and is retried by its
-// policy unless it is terminal (see [Terminal]).
+// EventHandler handles one event. Built for a transaction, it makes its effects through it, and they commit exactly
+// when the event is recorded as handled. It may run again after a failure, and an event may come in any order. An error
+// undoes this handler's writes and is retried by its policy unless it is terminal (see [Terminal]).
 //
 // A handler must not end its transaction, set its role or search_path, run SET CONSTRAINTS ALL IMMEDIATE, or use the Tx
 // after returning. It stops when ctx is done. What it sets for its transaction (SET LOCAL) does not reach other
@@ -105,8 +102,7 @@ const (
 	Leased Mode = "leased"
 )
 
-// Registration is a handler as a consumer registers it. Exactly one of Handler, Batch and
-// Executor is set.
+// Registration is a handler as a consumer registers it. Exactly one of Handler, Batch and Executor is set.
 type Registration struct {
 	// Name is scope-qualified and unique for ever, like platform.world_model_card_projector: it is
 	// half of the dedup key. Its scope is the context whose database role the handler runs as.
@@ -169,35 +165,25 @@ func (r Registration) CallTimeout() time.Duration {
 
 // Validate reports what is wrong with a registration in a consumer of the given mode.
 func (r Registration) Validate(mode Mode) error {
-	var faults []error
-	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if !handlerNameForm.MatchString(r.Name) || len(r.Name) > maxHandlerNameBytes {
-		fail("name must be scope-qualified like platform.decision_recorded_aggregator, at most %d bytes", maxHandlerNameBytes)
-	} else if s := r.Scope(); s != Platform && s != Worlds {
-		fail("scope %q is not a bounded context: name it platform.* or worlds.*", s)
-	}
+	var f faults
+	f.require(handlerNameForm.MatchString(r.Name) && len(r.Name) <= maxHandlerNameBytes,
+		"name must be scope-qualified like platform.decision_recorded_aggregator, at most %d bytes", maxHandlerNameBytes)
+	f.require(len(f) > 0 || r.Scope() == Platform || r.Scope() == Worlds,
+		"scope %q is not a bounded context: name it platform.* or worlds.*", r.Scope())
 	kinds := 0
 	for _, set := range []bool{r.Handler != nil, r.Batch != nil, r.Executor != nil} {
 		if set {
 			kinds++
 		}
 	}
-	switch {
-	case kinds != 1:
-		fail("exactly one of Handler, Batch and Executor must be set, %d are", kinds)
-	case mode == Leased && r.Executor == nil:
-		fail("a leased consumer takes an Executor")
-	case mode == RowLocked && r.Executor != nil:
-		fail("an Executor needs a leased consumer")
+	f.require(kinds == 1, "exactly one of Handler, Batch and Executor must be set, %d are", kinds)
+	if kinds == 1 {
+		f.require(mode != Leased || r.Executor != nil, "a leased consumer takes an Executor")
+		f.require(mode != RowLocked || r.Executor == nil, "an Executor needs a leased consumer")
 	}
-	if r.Timeout < 0 {
-		fail("timeout is negative")
-	}
+	f.require(r.Timeout >= 0, "timeout is negative")
 	if err := r.RetryPolicy().Validate(); err != nil {
-		faults = append(faults, err)
+		f = append(f, err)
 	}
-	if len(faults) > 0 {
-		return fmt.Errorf("handler %q: %w", r.Name, errors.Join(faults...))
-	}
-	return nil
+	return f.of("handler %q", r.Name)
 }

@@ -2,8 +2,6 @@ package events
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 )
 
@@ -34,9 +32,8 @@ type Subscription struct {
 	// Concurrency is how many claims run side by side in one process, or how many leased events are
 	// worked on; zero means [DefaultConcurrency].
 	Concurrency int
-	// Lease is how long a leased event stays with a worker that is not heard of; zero means
-	// [DefaultLease]. It is renewed three times in its length, for as long as the work goes on. Unset in
-	// row-locked mode.
+	// Lease is how long a leased event stays with a worker that is not heard of; zero means [DefaultLease]. It is renewed
+	// three times in its length, for as long as the work goes on. Unset in row-locked mode.
 	Lease time.Duration
 }
 
@@ -89,44 +86,27 @@ func (s Subscription) WithDefaults() Subscription {
 
 // Validate reports what is wrong with a subscription whose defaults are filled.
 func (s Subscription) Validate() error {
-	var faults []error
-	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if !eventTypeForm.MatchString(s.EventType) {
-		fail("event type must be lower-case words joined by dots")
-	}
-	if !ValidChannel(s.Channel) {
-		fail("channel is %.80q, must be a lower-case identifier of at most %d bytes", s.Channel, MaxChannelBytes)
-	}
-	if s.Mode != RowLocked && s.Mode != Leased {
-		fail("mode is %q, must be %s or %s", s.Mode, RowLocked, Leased)
-	}
-	if s.BatchSize < 1 || s.BatchSize > MaxBatchSize {
-		fail("batch size is %d, must be from 1 to %d", s.BatchSize, MaxBatchSize)
-	}
+	var f faults
+	f.require(eventTypeForm.MatchString(s.EventType), "event type must be lower-case words joined by dots")
+	f.require(s.Mode == RowLocked || s.Mode == Leased, "mode is %q, must be %s or %s", s.Mode, RowLocked, Leased)
+	f.require(s.BatchSize >= 1 && s.BatchSize <= MaxBatchSize, "batch size is %d, must be from 1 to %d", s.BatchSize,
+		MaxBatchSize)
 	most := MaxConcurrency
 	if s.Mode == Leased {
 		most = MaxLeasedConcurrency
-		if s.Lease < MinLease || s.Lease > MaxLease {
-			fail("lease is %s, must be from %s to %s", s.Lease, MinLease, MaxLease)
-		}
-	} else if s.Lease != 0 {
-		fail("lease is %s, but a %s consumer has none", s.Lease, s.Mode)
+		f.require(s.Lease >= MinLease && s.Lease <= MaxLease, "lease is %s, must be from %s to %s", s.Lease, MinLease,
+			MaxLease)
+	} else {
+		f.require(s.Lease == 0, "lease is %s, but a %s consumer has none", s.Lease, s.Mode)
 	}
-	if s.Concurrency < 1 || s.Concurrency > most {
-		fail("concurrency is %d, must be from 1 to %d", s.Concurrency, most)
-	}
+	f.require(s.Concurrency >= 1 && s.Concurrency <= most, "concurrency is %d, must be from 1 to %d", s.Concurrency, most)
 	names := make(map[string]bool)
 	for _, r := range s.Handlers() {
 		if err := r.Validate(s.Mode); err != nil {
-			faults = append(faults, err)
+			f = append(f, err)
 		}
-		if names[r.Name] {
-			fail("handler %q is registered twice", r.Name)
-		}
+		f.require(!names[r.Name], "handler %q is registered twice", r.Name)
 		names[r.Name] = true
 	}
-	if len(faults) > 0 {
-		return fmt.Errorf("subscription to %q: %w", s.EventType, errors.Join(faults...))
-	}
-	return nil
+	return f.of("subscription to %q", s.EventType)
 }

@@ -8,9 +8,8 @@ import (
 // EventPublisher publishes events in the transaction its constructor bound it to: they become
 // visible to consumers if and only if that transaction commits, in no promised order.
 //
-// Publish takes one event, many or thousands, and publishes all or none of them. A bad event is a
-// [*Refusal]; one found before any SQL leaves the transaction usable. Not safe for concurrent
-// use: a transaction is not.
+// Publish takes one event, many or thousands, and publishes all or none of them. A bad event is a [*Refusal]; one found
+// before any SQL leaves the transaction usable. Not safe for concurrent use: a transaction is not.
 type EventPublisher interface {
 	Publish(ctx context.Context, envelopes ...Envelope) error
 }

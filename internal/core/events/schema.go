@@ -3,7 +3,6 @@ package events
 import (
 	"encoding"
 	"encoding/json"
-	"fmt"
 	"math"
 	"reflect"
 	"regexp"
@@ -54,44 +53,34 @@ const maxLengthChecked = 255
 var fieldForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 
 // checkSchema refuses what SQL producers could not be held to: see the publishing adapter.
-func checkSchema(at string, s *jsonschema.Schema) (faults []error) {
-	fail := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("payload%s: "+format, append([]any{at}, args...)...))
-	}
+func checkSchema(at string, s *jsonschema.Schema) (f faults) {
 	known := jsonschema.Schema{
 		Version: s.Version, Type: s.Type, Properties: s.Properties, Required: s.Required, Items: s.Items, Enum: s.Enum,
 		Minimum: s.Minimum, Maximum: s.Maximum, MinLength: s.MinLength, MaxLength: s.MaxLength,
 		MinItems: s.MinItems, MaxItems: s.MaxItems, Format: s.Format, Description: s.Description,
 	}
-	if !reflect.DeepEqual(*s, known) {
-		fail("its type or a jsonschema tag asks for more than publishing checks: see events.Contract.Schema")
-	}
-	if !slices.Contains([]string{"object", "array", "string", "integer", "number", "boolean"}, s.Type) {
-		fail("its type has no JSON form of one kind")
-	}
-	if s.Format != "" && s.Format != "uuid" && s.Format != "date-time" {
-		fail("format %s is not checked", s.Format)
-	}
-	if s.MinLength != nil && *s.MinLength != 1 {
-		fail("minLength can only be 1")
-	}
-	if s.MaxLength != nil && *s.MaxLength > maxLengthChecked {
-		fail("maxLength is at most %d; leave more to the domain", maxLengthChecked)
-	}
+	f.require(reflect.DeepEqual(*s, known),
+		"payload%s: its type or a jsonschema tag asks for more than publishing checks: see events.Contract.Schema", at)
+	f.require(slices.Contains([]string{"object", "array", "string", "integer", "number", "boolean"}, s.Type),
+		"payload%s: its type has no JSON form of one kind", at)
+	f.require(slices.Contains([]string{"", "uuid", "date-time"}, s.Format), "payload%s: format %s is not checked", at,
+		s.Format)
+	f.require(s.MinLength == nil || *s.MinLength == 1, "payload%s: minLength can only be 1", at)
+	f.require(s.MaxLength == nil || *s.MaxLength <= maxLengthChecked,
+		"payload%s: maxLength is at most %d; leave more to the domain", at, maxLengthChecked)
 	if s.Items != nil {
-		faults = append(faults, checkSchema(at+"/*", s.Items)...)
+		f = append(f, checkSchema(at+"/*", s.Items)...)
 	}
 	for p := s.Properties.Oldest(); p != nil; p = p.Next() {
-		if !fieldForm.MatchString(p.Key) {
-			fail("field %q must have a json tag with a lower-case name: words joined by underscores", p.Key)
-		}
-		faults = append(faults, checkSchema(at+"/"+p.Key, p.Value)...)
+		f.require(fieldForm.MatchString(p.Key),
+			"payload%s: field %q must have a json tag with a lower-case name: words joined by underscores", at, p.Key)
+		f = append(f, checkSchema(at+"/"+p.Key, p.Value)...)
 	}
-	return faults
+	return f
 }
 
 // checkTypes refuses fields whose JSON is not what their schema says, or that other languages would write otherwise.
-func checkTypes(at string, t reflect.Type) (faults []error) {
+func checkTypes(at string, t reflect.Type) (f faults) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t != reflect.TypeFor[json.RawMessage]() {
 		t = t.Elem()
 	}
@@ -99,31 +88,23 @@ func checkTypes(at string, t reflect.Type) (faults []error) {
 	case reflect.TypeFor[time.Time](), reflect.TypeFor[uuid.UUID](), reflect.TypeFor[json.RawMessage]():
 		return nil
 	}
-	if t == reflect.TypeFor[time.Duration]() {
-		return []error{
-			fmt.Errorf("payload%s: is a time.Duration, which is nanoseconds in JSON: use an int64 whose name has the unit", at),
-		}
+	kind := t.Kind()
+	ownForm := t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) ||
+		t == reflect.TypeFor[json.Number]() || kind == reflect.Float32 || kind == reflect.Array
+	f.require(t != reflect.TypeFor[time.Duration](),
+		"payload%s: is a time.Duration, which is nanoseconds in JSON: use an int64 whose name has the unit", at)
+	f.require(!ownForm, "payload%s: %s has its own JSON form, or cannot hold what others send", at, t)
+	f.require(ownForm || kind != reflect.Map && kind != reflect.Interface,
+		"payload%s: is a %s: use a struct, or json.RawMessage for any JSON object", at, kind)
+	f.require(ownForm || kind != reflect.Uint8,
+		"payload%s: is bytes, which other languages write otherwise: use a string, or a larger integer", at)
+	if ownForm || kind != reflect.Struct {
+		return f
 	}
-	customForm := t.Implements(reflect.TypeFor[json.Marshaler]()) ||
-		t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) ||
-		t == reflect.TypeFor[json.Number]()
-	switch kind := t.Kind(); {
-	case customForm, kind == reflect.Float32, kind == reflect.Array:
-		return []error{fmt.Errorf("payload%s: %s has its own JSON form, or cannot hold what others send", at, t)}
-	case kind == reflect.Map, kind == reflect.Interface:
-		return []error{fmt.Errorf("payload%s: is a %s: use a struct, or json.RawMessage for any JSON object", at, kind)}
-	case kind == reflect.Uint8:
-		return []error{
-			fmt.Errorf("payload%s: is bytes, which other languages write otherwise: use a string, or a larger integer", at),
-		}
-	case kind == reflect.Struct:
-		for field := range t.Fields() {
-			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
-			if strings.Contains(options, "string") {
-				faults = append(faults, fmt.Errorf("payload%s/%s: its json tag says string", at, name))
-			}
-			faults = append(faults, checkTypes(at+"/"+name, field.Type)...)
-		}
+	for field := range t.Fields() {
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		f.require(!strings.Contains(options, "string"), "payload%s/%s: its json tag says string", at, name)
+		f = append(f, checkTypes(at+"/"+name, field.Type)...)
 	}
-	return faults
+	return f
 }

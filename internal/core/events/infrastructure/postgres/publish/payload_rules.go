@@ -20,8 +20,7 @@ type payloadRule struct {
 	Fault string `json:"fault"`
 	// Whole is the path of an integer, which must be written without a fraction, even .0: Go does not decode that.
 	Whole string `json:"whole,omitempty"`
-	// Shows says how a refusal repeats what was received: as the value, or "type", "fields", "elements" or
-	// "characters".
+	// Shows says how a refusal repeats what was received: as the value, or "type", "fields", "elements" or "characters".
 	Shows string `json:"shows,omitempty"`
 	// Value is the path of the values whose JSON type must be Kind.
 	Value string `json:"value,omitempty"`
