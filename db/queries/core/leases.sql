@@ -22,14 +22,6 @@ from core.outbox_heartbeat(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::
 select t::uuid as token from core.outbox_deliver_leased(@ids::uuid[], @occurred_ats::timestamptz[],
   @tokens::uuid[]) as t;
 
--- name: RetryLeased :one
-select core.outbox_retry_leased(@id::uuid, @occurred_at::timestamptz, @delay_seconds::double precision,
-  @last_error::text, @handler_failures::jsonb, @counted::boolean, @token::uuid)::boolean as settled;
-
--- name: FailLeased :one
-select core.outbox_fail_leased(@id::uuid, @occurred_at::timestamptz, @last_error::text, @handler_failures::jsonb,
-  @counted::boolean, @token::uuid)::boolean as settled;
-
 -- name: Release :many
 select t::uuid as token from core.outbox_release(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::uuid[]) as t;
 

@@ -34,14 +34,17 @@ from core.outbox_watermark(@generation::bigint, @event_type::text, @watermark::t
 -- name: Deliver :one
 select core.outbox_deliver(@ids::uuid[], @occurred_ats::timestamptz[])::integer as settled;
 
--- name: Retry :one
-select core.outbox_retry(@id::uuid, @occurred_at::timestamptz, @available_at::timestamptz,
-  @delay_seconds::double precision,
-  @last_error::text, @handler_failures::jsonb, @counted::boolean)::boolean as settled;
-
--- name: Fail :one
-select core.outbox_fail(@id::uuid, @occurred_at::timestamptz, @available_at::timestamptz, @last_error::text,
-  @handler_failures::jsonb)::boolean as settled;
+-- name: Record :one
+-- Records what becomes of a row whose handlers did not all succeed. Of a leased one the
+-- token matters, of a row-locked one when it was due.
+select case
+  when not @leased::boolean and @failed::boolean then core.outbox_fail(@id::uuid, @occurred_at::timestamptz,
+    @available_at::timestamptz, @last_error::text, @handler_failures::jsonb)
+  when not @leased then core.outbox_retry(@id, @occurred_at, @available_at, @delay_seconds::double precision,
+    @last_error, @handler_failures, @counted::boolean)
+  when @failed then core.outbox_fail_leased(@id, @occurred_at, @last_error, @handler_failures, @counted, @token::uuid)
+  else core.outbox_retry_leased(@id, @occurred_at, @delay_seconds, @last_error, @handler_failures, @counted, @token)
+end::boolean as held;
 
 -- name: Progress :one
 -- What became of one workspace's events since an id made at that time (ids are time-ordered), and

@@ -7,7 +7,6 @@ package coredb
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,34 +41,6 @@ func (q *Queries) DeliverLeased(ctx context.Context, arg DeliverLeasedParams) ([
 		return nil, err
 	}
 	return items, nil
-}
-
-const failLeased = `-- name: FailLeased :one
-select core.outbox_fail_leased($1::uuid, $2::timestamptz, $3::text, $4::jsonb,
-  $5::boolean, $6::uuid)::boolean as settled
-`
-
-type FailLeasedParams struct {
-	ID              uuid.UUID
-	OccurredAt      time.Time
-	LastError       string
-	HandlerFailures json.RawMessage
-	Counted         bool
-	Token           uuid.UUID
-}
-
-func (q *Queries) FailLeased(ctx context.Context, arg FailLeasedParams) (bool, error) {
-	row := q.db.QueryRow(ctx, failLeased,
-		arg.ID,
-		arg.OccurredAt,
-		arg.LastError,
-		arg.HandlerFailures,
-		arg.Counted,
-		arg.Token,
-	)
-	var settled bool
-	err := row.Scan(&settled)
-	return settled, err
 }
 
 const heartbeat = `-- name: Heartbeat :many
@@ -290,34 +261,4 @@ func (q *Queries) Release(ctx context.Context, arg ReleaseParams) ([]uuid.UUID, 
 		return nil, err
 	}
 	return items, nil
-}
-
-const retryLeased = `-- name: RetryLeased :one
-select core.outbox_retry_leased($1::uuid, $2::timestamptz, $3::double precision,
-  $4::text, $5::jsonb, $6::boolean, $7::uuid)::boolean as settled
-`
-
-type RetryLeasedParams struct {
-	ID              uuid.UUID
-	OccurredAt      time.Time
-	DelaySeconds    float64
-	LastError       string
-	HandlerFailures json.RawMessage
-	Counted         bool
-	Token           uuid.UUID
-}
-
-func (q *Queries) RetryLeased(ctx context.Context, arg RetryLeasedParams) (bool, error) {
-	row := q.db.QueryRow(ctx, retryLeased,
-		arg.ID,
-		arg.OccurredAt,
-		arg.DelaySeconds,
-		arg.LastError,
-		arg.HandlerFailures,
-		arg.Counted,
-		arg.Token,
-	)
-	var settled bool
-	err := row.Scan(&settled)
-	return settled, err
 }

@@ -126,32 +126,6 @@ func (q *Queries) Deliver(ctx context.Context, arg DeliverParams) (int32, error)
 	return settled, err
 }
 
-const fail = `-- name: Fail :one
-select core.outbox_fail($1::uuid, $2::timestamptz, $3::timestamptz, $4::text,
-  $5::jsonb)::boolean as settled
-`
-
-type FailParams struct {
-	ID              uuid.UUID
-	OccurredAt      time.Time
-	AvailableAt     time.Time
-	LastError       string
-	HandlerFailures json.RawMessage
-}
-
-func (q *Queries) Fail(ctx context.Context, arg FailParams) (bool, error) {
-	row := q.db.QueryRow(ctx, fail,
-		arg.ID,
-		arg.OccurredAt,
-		arg.AvailableAt,
-		arg.LastError,
-		arg.HandlerFailures,
-	)
-	var settled bool
-	err := row.Scan(&settled)
-	return settled, err
-}
-
 const poll = `-- name: Poll :many
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
@@ -250,35 +224,48 @@ func (q *Queries) PublishMany(ctx context.Context, events json.RawMessage) ([]uu
 	return ids, err
 }
 
-const retry = `-- name: Retry :one
-select core.outbox_retry($1::uuid, $2::timestamptz, $3::timestamptz,
-  $4::double precision,
-  $5::text, $6::jsonb, $7::boolean)::boolean as settled
+const record = `-- name: Record :one
+select case
+  when not $1::boolean and $2::boolean then core.outbox_fail($3::uuid, $4::timestamptz,
+    $5::timestamptz, $6::text, $7::jsonb)
+  when not $1 then core.outbox_retry($3, $4, $5, $8::double precision,
+    $6, $7, $9::boolean)
+  when $2 then core.outbox_fail_leased($3, $4, $6, $7, $9, $10::uuid)
+  else core.outbox_retry_leased($3, $4, $8, $6, $7, $9, $10)
+end::boolean as held
 `
 
-type RetryParams struct {
+type RecordParams struct {
+	Leased          bool
+	Failed          bool
 	ID              uuid.UUID
 	OccurredAt      time.Time
 	AvailableAt     time.Time
-	DelaySeconds    float64
 	LastError       string
 	HandlerFailures json.RawMessage
+	DelaySeconds    float64
 	Counted         bool
+	Token           uuid.UUID
 }
 
-func (q *Queries) Retry(ctx context.Context, arg RetryParams) (bool, error) {
-	row := q.db.QueryRow(ctx, retry,
+// Records what becomes of a row whose handlers did not all succeed. Of a leased one the
+// token matters, of a row-locked one when it was due.
+func (q *Queries) Record(ctx context.Context, arg RecordParams) (bool, error) {
+	row := q.db.QueryRow(ctx, record,
+		arg.Leased,
+		arg.Failed,
 		arg.ID,
 		arg.OccurredAt,
 		arg.AvailableAt,
-		arg.DelaySeconds,
 		arg.LastError,
 		arg.HandlerFailures,
+		arg.DelaySeconds,
 		arg.Counted,
+		arg.Token,
 	)
-	var settled bool
-	err := row.Scan(&settled)
-	return settled, err
+	var held bool
+	err := row.Scan(&held)
+	return held, err
 }
 
 const sampleWatermark = `-- name: SampleWatermark :one

@@ -66,23 +66,13 @@ func Record(ctx context.Context, t *Tx, row Row, d Decision) (held bool, err err
 	if err != nil {
 		return false, fmt.Errorf("encode handler_failures: %w", err)
 	}
-	id, at, delay := row.Envelope.EventID, row.Envelope.OccurredAt, d.Delay.Seconds()
-	switch leased := row.Token != uuid.Nil; {
-	case d.Failed && leased:
-		held, err = t.Queries.FailLeased(ctx, coredb.FailLeasedParams{ID: id, OccurredAt: at, Token: row.Token,
-			LastError: d.LastError, HandlerFailures: failures, Counted: d.Counted})
-	case d.Failed:
-		held, err = t.Queries.Fail(ctx, coredb.FailParams{ID: id, OccurredAt: at, AvailableAt: row.AvailableAt,
-			LastError: d.LastError, HandlerFailures: failures})
-	case leased:
-		held, err = t.Queries.RetryLeased(ctx, coredb.RetryLeasedParams{ID: id, OccurredAt: at, Token: row.Token,
-			DelaySeconds: delay, LastError: d.LastError, HandlerFailures: failures, Counted: d.Counted})
-	default:
-		held, err = t.Queries.Retry(ctx, coredb.RetryParams{ID: id, OccurredAt: at, AvailableAt: row.AvailableAt,
-			DelaySeconds: delay, LastError: d.LastError, HandlerFailures: failures, Counted: d.Counted})
-	}
+	held, err = t.Queries.Record(ctx, coredb.RecordParams{
+		ID: row.Envelope.EventID, OccurredAt: row.Envelope.OccurredAt, Leased: row.Token != uuid.Nil, Token: row.Token,
+		AvailableAt: row.AvailableAt, Failed: d.Failed, Counted: d.Counted, DelaySeconds: d.Delay.Seconds(),
+		LastError: d.LastError, HandlerFailures: failures,
+	})
 	if err != nil {
-		return false, fmt.Errorf("record the failure of %s: %w", id, err)
+		return false, fmt.Errorf("record the failure of %s: %w", row.Envelope.EventID, err)
 	}
 	if held {
 		t.Settled = append(t.Settled, d.settlement(row))
