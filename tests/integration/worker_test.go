@@ -34,7 +34,7 @@ func workersReportADrainedOrRetiredGeneration(b *bundle) {
 	b.log = slog.NewTextHandler(logged, nil)
 	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
 	b.exec("update core.deployments set status = 'draining', draining_at = now() where generation = $1", pgtest.Generation)
-	const drained = "is drained, and has nothing left"
+	const drained = "is drained: nothing is left to do"
 	changed := l.Health().Changed()
 	b.killNotifier()
 	receive(b.T, changed)
@@ -43,7 +43,7 @@ func workersReportADrainedOrRetiredGeneration(b *bundle) {
 	b.exec("update core.deployments set status = 'retired', retired_at = now() where generation = $1", pgtest.Generation)
 	b.killNotifier()
 	b.eventually("the log entry about the retired generation",
-		func() bool { return logged.count("is retired, and the worker has nothing to do") == 1 })
+		func() bool { return logged.count("is retired: the worker has nothing left to do") == 1 })
 	if n := logged.count(drained); n != 1 {
 		b.Errorf("%d log entries about the drained generation, want 1", n)
 	}

@@ -13,12 +13,8 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-const (
-	// reapPage is how many rows one transaction reaps: each is a subtransaction, and more than 64 slow down every session.
-	reapPage = 50
-	// maxLogged is how many unwritable rows are remembered as logged.
-	maxLogged = 100_000
-)
+// reapPage is how many rows one transaction reaps: each is a subtransaction, and more than 64 slow down every session.
+const reapPage = 50
 
 // Reaper makes pending again what dead workers held, and leases that ran out, of any generation. Every worker has one;
 // the database lets one at a time reap (core.outbox_reap).
@@ -109,13 +105,9 @@ func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow) {
 	case !r.unwritable[row.EventID]:
 		log.ErrorContext(ctx, "event of a dead worker cannot be made pending again: its row cannot be written",
 			pgtx.LogSee, pgtx.ShowCommand(row.EventID))
+		r.unwritable[row.EventID] = true
 	}
 	if row.Reaped {
 		delete(r.unwritable, row.EventID)
-		return
 	}
-	if len(r.unwritable) >= maxLogged {
-		clear(r.unwritable)
-	}
-	r.unwritable[row.EventID] = true
 }

@@ -82,10 +82,6 @@ func New(config Config) (*Worker, error) {
 		return nil, err
 	}
 	health := notify.NewHealth()
-	sampler := &maintenance.LatencySampler{Pool: config.Pool, Health: health, Log: config.Log}
-	watch := &maintenance.GenerationWatch{
-		Pool: config.Pool, Health: health, Log: config.Log, Generation: config.Generation,
-	}
 	w := &Worker{
 		config: config, health: health, journal: j,
 		reaper:    maintenance.NewReaper(config.Pool, config.Log),
@@ -94,8 +90,8 @@ func New(config Config) (*Worker, error) {
 	}
 	w.maintenance = append([]*maintenance.Service{
 		maintenance.NewService(w.reaper.Run),
-		maintenance.NewService(sampler.Run),
-		maintenance.NewService(watch.Run),
+		maintenance.EveryMinute(config.Pool, health, maintenance.SampleLatency(config.Log)),
+		maintenance.EveryMinute(config.Pool, health, maintenance.WatchGeneration(config.Generation, config.Log)),
 	}, config.Maintenance...)
 	return w, nil
 }
