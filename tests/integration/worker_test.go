@@ -92,7 +92,7 @@ func drainWaitsForRunningLeasedAndScheduledEvents(b *bundle) {
 	b.publish(event(1))
 	g.awaitEntered(b.T)
 	d := l.drain(b.ctx, false)
-	awaitLog(`"msg":"draining: events are left","due":1,"scheduled":0,"in_flight":0}`)
+	awaitLog(`"msg":"draining: events are left","due":1,"scheduled":0,"in_flight":0,`)
 	b.exec(`insert into core.outbox (event_type, event_version, source, content_class, generation, payload,
 			idempotency_key, status, claim_token, claimed_at, lease_seconds)
 		values ($1, 1, 'worlds', 'operational', 1, '{}', 'elsewhere', 'in_flight', gen_random_uuid(), now(), 3600)`,
@@ -103,7 +103,7 @@ func drainWaitsForRunningLeasedAndScheduledEvents(b *bundle) {
 	g.release()
 	l.awaitDelivered(2)
 	second := l.drain(b.ctx, true)
-	awaitLog(`"msg":"draining: events are left","due":0,"scheduled":0,"in_flight":1}`)
+	awaitLog(`"msg":"draining: events are left","due":0,"scheduled":0,"in_flight":1,`)
 	b.wantRunning("an event in flight", d, second)
 	b.exec("update core.outbox set status = 'delivered', claim_token = null where idempotency_key = 'elsewhere'")
 	must(b.T, errors.Join(receive(b.T, d), receive(b.T, second)))

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -49,21 +48,18 @@ func (w *Worker) Drain(ctx context.Context, ownTypesOnly bool) error {
 	var logged time.Time
 	for {
 		asked := time.Now()
-		rows, err := w.backlog(ctx, ownTypesOnly)
+		left, err := w.backlog(ctx, ownTypesOnly)
 		switch {
-		case err == nil:
-			waiting, left := w.sum(rows)
-			if !waiting && len(left.stranded) == 0 {
-				return nil
-			}
-			if !waiting {
-				return &StrandedError{Generation: w.config.Generation, Types: left.stranded}
-			}
-			if time.Since(logged) >= pgtx.DrainLog {
-				logged = time.Now()
-				w.config.Log.InfoContext(ctx, "draining: events are left", left.attributes()...)
-			}
-		case ctx.Err() == nil:
+		case err == nil && !left.waiting && len(left.stranded) == 0:
+			return nil
+		case err == nil && !left.waiting:
+			return &StrandedError{Generation: w.config.Generation, Types: left.stranded}
+		case err == nil && time.Since(logged) >= pgtx.DrainLog:
+			logged = time.Now()
+			w.config.Log.InfoContext(ctx, "draining: events are left", pgtx.LogDue, left.due, pgtx.LogScheduled,
+				left.scheduled, pgtx.LogInFlight, left.inFlight, pgtx.LogScheduledUntil, pgtx.Present(left.until),
+				pgtx.LogPaused, left.paused, pgtx.LogUnhandled, left.stranded)
+		case err != nil && ctx.Err() == nil:
 			w.config.Log.WarnContext(ctx, "could not find out what is left to drain", pgtx.LogError(err)...)
 		}
 		pgtx.Pause(ctx, max(pgtx.DrainPause, drainShare*time.Since(asked)), w.stopped)
@@ -77,61 +73,41 @@ func (w *Worker) Drain(ctx context.Context, ownTypesOnly bool) error {
 	}
 }
 
-// backlogSum is what is left of a generation.
-type backlogSum struct {
-	total    coredb.GenerationBacklogRow // of the types that are waited for
-	paused   []string
-	stranded []StrandedType // of no live worker
+// backlog is what is left of a generation.
+type backlog struct {
+	waiting                  bool // there are types to wait for; of these:
+	due, scheduled, inFlight int64
+	until                    time.Time // when the last scheduled one is due
+	paused                   []string
+	stranded                 []StrandedType // of no live worker
 }
 
-// sum also reports whether there are types to wait for.
-func (w *Worker) sum(rows []coredb.GenerationBacklogRow) (waiting bool, s backlogSum) {
-	for _, row := range rows {
-		if _, own := w.consumers[row.EventType]; !own && row.Workers == 0 {
-			s.stranded = append(s.stranded, StrandedType{row.EventType, row.Due + row.Scheduled + row.InFlight})
-			continue
-		}
-		waiting = true
-		if row.Paused {
-			s.paused = append(s.paused, row.EventType)
-		}
-		s.total.Due += row.Due
-		s.total.Scheduled += row.Scheduled
-		s.total.InFlight += row.InFlight
-		if row.LastScheduled.After(s.total.LastScheduled) {
-			s.total.LastScheduled = row.LastScheduled
-		}
-	}
-	return waiting, s
-}
-
-func (s *backlogSum) attributes() []any {
-	attributes := []any{pgtx.LogDue, s.total.Due, pgtx.LogScheduled, s.total.Scheduled, pgtx.LogInFlight,
-		s.total.InFlight}
-	if s.total.Scheduled > 0 {
-		attributes = append(attributes, pgtx.LogScheduledUntil, s.total.LastScheduled.UTC())
-	}
-	if len(s.paused) > 0 {
-		attributes = append(attributes, pgtx.LogPaused, s.paused)
-	}
-	if len(s.stranded) > 0 {
-		attributes = append(attributes, pgtx.LogUnhandled, s.stranded)
-	}
-	return attributes
-}
-
-func (w *Worker) backlog(ctx context.Context, ownTypesOnly bool) (left []coredb.GenerationBacklogRow, err error) {
+func (w *Worker) backlog(ctx context.Context, ownTypesOnly bool) (left backlog, err error) {
 	ctx, done := context.WithTimeout(ctx, pgtx.DrainCount)
 	defer done()
+	var rows []coredb.GenerationBacklogRow
 	err = pgtx.RunAs(ctx, w.config.Pool, pgtx.WorkerRole, func(tx pgx.Tx) (err error) {
-		left, err = coredb.New(tx).GenerationBacklog(ctx, int64(w.config.Generation))
+		rows, err = coredb.New(tx).GenerationBacklog(ctx, int64(w.config.Generation))
 		return err
 	})
-	if ownTypesOnly {
-		left = slices.DeleteFunc(left, func(row coredb.GenerationBacklogRow) bool {
-			_, own := w.consumers[row.EventType]
-			return !own
-		})
+	for _, row := range rows {
+		_, own := w.consumers[row.EventType]
+		switch {
+		case !own && ownTypesOnly:
+			continue
+		case !own && row.Workers == 0:
+			left.stranded = append(left.stranded, StrandedType{row.EventType, row.Due + row.Scheduled + row.InFlight})
+			continue
+		case row.Paused:
+			left.paused = append(left.paused, row.EventType)
+		}
+		left.waiting = true
+		left.due += row.Due
+		left.scheduled += row.Scheduled
+		left.inFlight += row.InFlight
+		if row.LastScheduled.After(left.until) {
+			left.until = row.LastScheduled
+		}
 	}
 	return left, err
 }
