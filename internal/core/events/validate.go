@@ -3,6 +3,7 @@ package events
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -73,18 +74,11 @@ func (e Envelope) Validate(now time.Time) error {
 		return refuse(CodeOccurredAt, "occurred_at", "must be from the year 2000 to at most one day ahead",
 			shownTime(e.OccurredAt), "leave it out to use the time of publishing")
 	}
-	if r := payloadRefusal(e.Payload); r != nil {
-		return refuse(r.Code, r.Field, r.Reason, r.Received, r.Hint)
+	err := ValidatePayload(e.Payload)
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		r.EventType = e.EventType
 	}
-	return nil
-}
-
-// ValidatePayload refuses what no event may carry: see the bounds above.
-func ValidatePayload(payload json.RawMessage) error {
-	if r := payloadRefusal(payload); r != nil {
-		return r
-	}
-	return nil
+	return err
 }
 
 // shownTime writes a time as a refusal repeats it, in UTC to the microsecond, as SQL does.
@@ -99,8 +93,8 @@ func validTraceparent(s string) bool {
 	return m != nil && m[1] != "ff" && strings.Trim(m[2], "0") != "" && strings.Trim(m[3], "0") != ""
 }
 
-// payloadRefusal says why Postgres or a reader could not take payload, or nil.
-func payloadRefusal(payload []byte) *Refusal {
+// ValidatePayload refuses, with a [*Refusal], what Postgres or a reader could not take: see the bounds above.
+func ValidatePayload(payload json.RawMessage) error {
 	if len(payload) > 7*MaxPayloadBytes { // beyond that only white space could bring it below the limit
 		return tooLarge(len(payload))
 	}
@@ -138,14 +132,14 @@ func payloadRefusal(payload []byte) *Refusal {
 	return contentRefusal(compact.Bytes())
 }
 
-func tooLarge(size int) *Refusal {
+func tooLarge(size int) error {
 	return &Refusal{
 		Code: CodePayloadSize, Field: "payload", Reason: "must have at most 1048576 bytes (1 MiB)",
 		Received: fmt.Sprintf("%d bytes", size), Hint: "store the content and publish a reference to it",
 	}
 }
 
-func badText(received string) *Refusal {
+func badText(received string) error {
 	return &Refusal{
 		Code: CodeText, Field: "payload", Reason: "must be UTF-8 without a NUL character or half a surrogate pair",
 		Received: received, Hint: "encode other bytes, in base64 for one",
@@ -173,7 +167,7 @@ func nesting(data []byte) int {
 }
 
 // contentRefusal says which string or number of valid, compact JSON jsonb or a reader could not take, or nil.
-func contentRefusal(data []byte) *Refusal {
+func contentRefusal(data []byte) error {
 	quoted := false
 	for i := 0; i < len(data); i++ {
 		switch c := data[i]; {
