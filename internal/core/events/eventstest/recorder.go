@@ -33,11 +33,6 @@ type Recorder struct {
 	published []Publication
 }
 
-var (
-	_ events.EventPublisher = (*Recorder)(nil)
-	_ Source                = (*Recorder)(nil)
-)
-
 // NewRecorder returns a recorder that knows contracts. Now is the clock by which times are checked and filled:
 // [time.Now] where it does not matter.
 func NewRecorder(contracts *events.Contracts, now func() time.Time) *Recorder {
@@ -46,24 +41,16 @@ func NewRecorder(contracts *events.Contracts, now func() time.Time) *Recorder {
 
 // Publish implements [events.EventPublisher].
 func (r *Recorder) Publish(ctx context.Context, envelopes ...events.Envelope) error {
-	return r.publish(ctx, events.PublishOptions{}, envelopes)
+	return r.Publisher().Publish(ctx, envelopes...)
 }
 
 // Publisher returns a publisher with options that records in r. The method is an [events.PublisherFor].
 func (r *Recorder) Publisher(options ...events.PublishOption) events.EventPublisher {
-	return publisher(func(ctx context.Context, envelopes []events.Envelope) error {
-		var o events.PublishOptions
-		for _, option := range options {
-			option(&o)
-		}
-		return r.publish(ctx, o, envelopes)
-	})
-}
-
-type publisher func(context.Context, []events.Envelope) error
-
-func (p publisher) Publish(ctx context.Context, envelopes ...events.Envelope) error {
-	return p(ctx, envelopes)
+	p := &publisher{recorder: r}
+	for _, option := range options {
+		option(&p.options)
+	}
+	return p
 }
 
 // Transact calls work as a unit of work does: what it publishes is kept if it returns nil. An error, a panic or
@@ -103,40 +90,42 @@ func (r *Recorder) Publications() []Publication {
 // Events implements [Source].
 func (r *Recorder) Events(context.Context) ([]events.Envelope, error) { return r.Published(), nil }
 
-func (r *Recorder) publish(ctx context.Context, options events.PublishOptions, envelopes []events.Envelope) error {
-	now := r.now()
-	if err := options.Validate(now); err != nil {
+type publisher struct {
+	recorder *Recorder
+	options  events.PublishOptions
+}
+
+// Publish implements [events.EventPublisher].
+func (p *publisher) Publish(ctx context.Context, envelopes ...events.Envelope) error {
+	r, now := p.recorder, p.recorder.now()
+	if err := p.options.Validate(now); err != nil || len(envelopes) == 0 {
 		return err
-	}
-	if len(envelopes) == 0 {
-		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := len(r.published)
+	published := r.published // kept if none is refused
 	for i, e := range envelopes {
-		p, err := r.seal(e, now)
+		publication, err := r.seal(e, now, published)
+		if err != nil && len(envelopes) > 1 {
+			err = fmt.Errorf("event %d of %d: %w", i+1, len(envelopes), err)
+		}
 		if err != nil {
-			r.published = r.published[:before]
-			if len(envelopes) == 1 {
-				return err
-			}
-			return fmt.Errorf("event %d of %d: %w", i+1, len(envelopes), err)
+			return err
 		}
-		if options.AvailableAt.After(now) {
-			p.AvailableAt = options.AvailableAt.UTC().Truncate(time.Microsecond)
+		if p.options.AvailableAt.After(now) {
+			publication.AvailableAt = p.options.AvailableAt.UTC().Truncate(time.Microsecond)
 		}
-		r.published = append(r.published, p)
+		published = append(published, publication)
 	}
 	if err := ctx.Err(); err != nil {
-		r.published = r.published[:before]
 		return fmt.Errorf("publish: %w", err)
 	}
+	r.published = published
 	return nil
 }
 
-// seal checks e, and fills what the producer left to the publisher.
-func (r *Recorder) seal(e events.Envelope, now time.Time) (Publication, error) {
+// seal checks e, which comes after published, and fills what the producer left to the publisher.
+func (r *Recorder) seal(e events.Envelope, now time.Time, published []Publication) (Publication, error) {
 	if err := e.Validate(now); err != nil {
 		return Publication{}, err
 	}
@@ -151,32 +140,24 @@ func (r *Recorder) seal(e events.Envelope, now time.Time) (Publication, error) {
 			Received: `"` + e.EventType + `"`, Hint: "publish " + d.Successor}
 	}
 	if e.EventID == uuid.Nil {
-		if e.EventID, err = uuid.NewV7(); err != nil {
-			return Publication{}, fmt.Errorf("make an event id: %w", err)
-		}
+		e.EventID = uuid.Must(uuid.NewV7())
 	}
 	if e.OccurredAt.IsZero() {
 		e.OccurredAt = now
 	}
 	e.OccurredAt = e.OccurredAt.UTC().Truncate(time.Microsecond)
-	if r.has(e) {
+	if r.under != nil {
+		published = append(r.under.Publications(), published...)
+	}
+	if slices.ContainsFunc(published, func(p Publication) bool {
+		return p.Envelope.EventID == e.EventID && p.Envelope.OccurredAt.Equal(e.OccurredAt)
+	}) {
 		return Publication{}, &events.Refusal{Code: events.CodeEventID, Field: "event_id", EventType: e.EventType,
 			Reason: "an event of this id and occurred_at is in the outbox already"}
 	}
 	e.IdempotencyKey = qualifiedKey(e)
 	e.Payload = slices.Clone(e.Payload)
 	return Publication{Envelope: e}, nil
-}
-
-// has reports whether an event with the id and time of e is recorded, also outside of r's transaction. R is locked.
-func (r *Recorder) has(e events.Envelope) bool {
-	published := r.published
-	if r.under != nil {
-		published = append(r.under.Publications(), published...)
-	}
-	return slices.ContainsFunc(published, func(p Publication) bool {
-		return p.Envelope.EventID == e.EventID && p.Envelope.OccurredAt.Equal(e.OccurredAt)
-	})
 }
 
 // qualifiedKey is the idempotency key as it is stored: two sources or workspaces never share one.

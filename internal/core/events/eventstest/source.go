@@ -20,8 +20,6 @@ type OutboxSource struct {
 	workspace uuid.NullUUID
 }
 
-var _ Source = OutboxSource{}
-
 // Outbox is the outbox of the database that db leads to, for a role that may read all of it: the tests' superuser, or
 // a member of spectral_operator. A pool is as good as a transaction.
 func Outbox(db events.Tx) OutboxSource { return OutboxSource{db: db} }
