@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/journal"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
@@ -43,7 +42,6 @@ type Watermark interface {
 
 // Config of a Notifier.
 type Config struct {
-	Generation   events.Generation
 	Direct       *pgx.ConnConfig // of the LISTEN connection: straight to Postgres, no transaction pooler
 	Pool         *pgxpool.Pool
 	PollInterval time.Duration
@@ -302,7 +300,7 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries) (found, er
 		}
 	}
 	rows, err := queries.Poll(ctx, coredb.PollParams{
-		Generation: int64(n.config.Generation), EventTypes: n.eventTypes, Watermarks: watermarks,
+		Generation: int64(n.config.Journal.Generation), EventTypes: n.eventTypes, Watermarks: watermarks,
 	})
 	if full {
 		n.fullPollAt = started.Add(max(n.config.PollInterval, fullPollShare*time.Since(started)))

@@ -39,8 +39,6 @@ type Publisher struct {
 	options events.PublishOptions
 }
 
-var _ events.EventPublisher = (*Publisher)(nil)
-
 // Publisher returns a publisher bound to tx.
 func (p Publishing) Publisher(tx events.Tx, options ...events.PublishOption) *Publisher {
 	publisher := &Publisher{shared: p, queries: coredb.New(tx)}

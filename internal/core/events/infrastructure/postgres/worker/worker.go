@@ -205,9 +205,8 @@ func (w *Worker) newNotifier() *notify.Notifier {
 	slices.Sort(channels)
 	w.journal.SetHandlers(handlers)
 	return notify.New(notify.Config{
-		Generation: w.config.Generation, Direct: w.config.Direct, Pool: w.config.Pool, PollInterval: w.config.PollInterval,
-		Consumers: consumers, Channels: slices.Compact(channels), Journal: w.journal, Reap: w.reaper.Expect,
-		Health: w.health, Log: w.config.Log,
+		Direct: w.config.Direct, Pool: w.config.Pool, PollInterval: w.config.PollInterval, Consumers: consumers,
+		Channels: slices.Compact(channels), Journal: w.journal, Reap: w.reaper.Expect, Health: w.health, Log: w.config.Log,
 	})
 }
 
