@@ -82,7 +82,7 @@ begin
     return 'not empty: ' || v_left || ', which came while it was being closed: it takes events again';
   elsif not v_over then
     return format('waiting: for %s that may have published into it before it was closed %s s ago; unrelated ones '
-      'cannot be told apart',
+      'look the same',
       coalesce(core.transactions_below(v_bound), 'transactions'),
         extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;

@@ -156,17 +156,17 @@ func changing(p Process, cmd *cobra.Command,
 		if err != nil {
 			return err
 		}
-		changed, publishing := operator.Generation{Generation: args[0]}, "nowhere: none is live, and it is refused"
+		changed, publishing := operator.Generation{Generation: args[0]}, "is refused: none is live"
 		for _, g := range all {
 			if g.Generation == args[0] {
 				changed = g
 			}
 			if g.PublishingDefault {
-				publishing = fmt.Sprintf("to generation %d", g.Generation)
+				publishing = fmt.Sprintf("goes to generation %d", g.Generation)
 			}
 		}
 		return p.print(changed, func() {
-			p.printf("generation %d is %s; publishing that names no generation goes %s\n", args[0], changed.Status,
+			p.printf("generation %d is %s; publishing that names no generation %s\n", args[0], changed.Status,
 				publishing)
 		})
 	})
@@ -207,13 +207,17 @@ Exits 1 if it is not retired within --timeout. The command may be interrupted an
 		left, err := await(ctx, p, timeout, func() (string, error) {
 			state, reason, err := c.RetireGeneration(ctx, g, by)
 			if err == nil && state == operator.RetiringClosing { // another transaction sees more
-				p.notef("generation %d: closing: publishing into it is refused from now on", g)
+				p.notef("generation %d is closing: publishing into it is refused from now on", g)
 				state, reason, err = c.RetireGeneration(ctx, g, by)
 			}
-			if err != nil || state == operator.RetiringDone {
+			switch {
+			case err != nil || state == operator.RetiringDone:
 				return "", err
+			case state == operator.RetiringNotEmpty:
+				return fmt.Sprintf("generation %d is not retired yet: it still has events: %s", g, reason), nil
+			default:
+				return fmt.Sprintf("generation %d is not retired yet: it waits %s", g, reason), nil
 			}
-			return fmt.Sprintf("generation %d is not retired, %s: %s", g, state, reason), nil
 		})
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -221,9 +225,9 @@ Exits 1 if it is not retired within --timeout. The command may be interrupted an
 		case err != nil || left == "":
 			return err
 		default:
-			return fmt.Errorf("not within %s: %s; end those transactions, let its workers finish, or move its events with "+
-				"`workers generation adopt`, and repeat the command; `workers generation register %d` makes it live again",
-				timeout, left, g)
+			return fmt.Errorf("%s; let its workers finish or move its events with `workers generation adopt`, or end the "+
+				"transactions that it waits for; then repeat the command; `workers generation register %d` makes it live again",
+				left, g)
 		}
 	})
 	oneFlag(cmd.Flags(), &timeout, "timeout", "how long to wait for what is left",

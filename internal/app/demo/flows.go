@@ -101,7 +101,7 @@ func (s *Stage) latestCard(ctx context.Context) (domain.SystemCard, error) {
 
 // Await polls until done returns true. If that takes too long, the error names what.
 func (s *Stage) Await(ctx context.Context, what string, done func(context.Context) (bool, error)) error {
-	late := fmt.Errorf("%w: %s: not within %s", errFlowFailed, what, arriveWithin)
+	late := fmt.Errorf("%w: it took longer than %s until %s", errFlowFailed, arriveWithin, what)
 	ctx, cancel := context.WithTimeoutCause(ctx, arriveWithin, late)
 	defer cancel()
 	poll := time.NewTicker(pollEvery / 5)

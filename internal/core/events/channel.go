@@ -16,7 +16,7 @@ const MaxGeneration Generation = 999_999_999_999
 func ParseGeneration(s string) (Generation, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 1 || Generation(n) > MaxGeneration {
-		return 0, fmt.Errorf("%.40q is not a deployment generation: want a whole number from 1 to %d", s, MaxGeneration)
+		return 0, fmt.Errorf("%.40q is not a deployment generation: it must be a whole number from 1 to %d", s, MaxGeneration)
 	}
 	return Generation(n), nil
 }

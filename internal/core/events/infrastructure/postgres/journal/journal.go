@@ -138,8 +138,8 @@ type HandlersDifferError struct {
 }
 
 func (e *HandlersDifferError) Error() string {
-	return fmt.Sprintf("generation %d: %s: a changed set of handlers is a new generation, deploy it under a higher "+
-		"SPECTRAL_GENERATION (or stop the other workers first)", e.Generation, e.Difference)
+	return fmt.Sprintf("generation %d: %s; a changed set of handlers needs a new generation: deploy it under a higher "+
+		"SPECTRAL_GENERATION, or stop the other workers first", e.Generation, e.Difference)
 }
 
 // ErrWrite is the failure to write an entry. No handler has run then.

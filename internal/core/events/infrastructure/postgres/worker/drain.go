@@ -35,9 +35,9 @@ func (e *StrandedError) Error() string {
 	for _, t := range e.Types {
 		types = append(types, fmt.Sprintf("%s (%d)", t.EventType, t.Events))
 	}
-	return fmt.Sprintf("generation %d has events left that neither this build nor another live worker of it handles: %s; "+
-		"run the build that does, or move them to one that does: `workers generation adopt %[1]d GENERATION`",
-		e.Generation, strings.Join(types, ", "))
+	return fmt.Sprintf("generation %d still has events that neither this build nor another of its live workers handles: "+
+		"%s; run the build that handles them, or move them into another generation: `workers generation adopt %[1]d "+
+		"GENERATION`", e.Generation, strings.Join(types, ", "))
 }
 
 // Drain waits until nothing of the generation is left to do: due, scheduled or in flight, in this process or another.
