@@ -126,14 +126,12 @@ type Registration struct {
 	ActsOutside bool
 }
 
-// DefaultHandlerTimeout bounds one call of a handler without a Timeout.
-const DefaultHandlerTimeout = 30 * time.Second
-
-// DefaultExecutionTimeout bounds one call of an Executor without a Timeout.
-const DefaultExecutionTimeout = 15 * time.Minute
-
-// maxHandlerNameBytes keeps a name within what core.event_handled takes.
-const maxHandlerNameBytes = 128
+// Bounds of a registration.
+const (
+	DefaultHandlerTimeout   = 30 * time.Second // of one call of a handler without a Timeout
+	DefaultExecutionTimeout = 15 * time.Minute // of one call of an Executor without a Timeout
+	maxHandlerNameBytes     = 128              // what core.event_handled takes
+)
 
 var handlerNameForm = regexp.MustCompile(`^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$`)
 

@@ -37,25 +37,17 @@ type Subscription struct {
 	Lease time.Duration
 }
 
-// Defaults of a subscription.
+// The defaults and bounds of a subscription.
 const (
-	DefaultBatchSize   = 10
-	DefaultConcurrency = 2
+	DefaultBatchSize     = 10
+	MaxBatchSize         = 1000
+	DefaultConcurrency   = 2
+	MaxConcurrency       = 64
+	MaxLeasedConcurrency = 1000            // more: work on a leased event needs no connection
+	DefaultLease         = 5 * time.Minute // a worker reconnects in less, and an operator can wait for it
+	MinLease             = 100 * time.Millisecond
+	MaxLease             = 24 * time.Hour
 )
-
-// The bounds of a subscription.
-const (
-	MaxBatchSize   = 1000
-	MaxConcurrency = 64
-	// MaxLeasedConcurrency is more: work on a leased event needs no connection.
-	MaxLeasedConcurrency = 1000
-
-	MinLease = 100 * time.Millisecond
-	MaxLease = 24 * time.Hour
-)
-
-// DefaultLease is long enough for a worker to reconnect, and short enough for an operator to wait for.
-const DefaultLease = 5 * time.Minute
 
 // Handlers returns the primary handler, then the co-handlers in order.
 func (s Subscription) Handlers() []Registration {

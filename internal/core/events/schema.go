@@ -47,8 +47,7 @@ func integers(least int64, most uint64) *jsonschema.Schema {
 	}
 }
 
-// maxLengthChecked is the longest maxLength that Postgres' regular expressions check.
-const maxLengthChecked = 255
+const maxLengthChecked = 255 // the longest maxLength that Postgres' regular expressions check
 
 var fieldForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 

@@ -238,11 +238,10 @@ func readable(n string) bool {
 	return digits+max(len(fraction)-exponent, 0) <= MaxNumberDigits
 }
 
-// maxExponent is beyond what any accepted number but zero has.
-const maxExponent = 1_000_000
-
-// maxShown is how many characters of a value a refusal repeats.
-const maxShown = 60
+const (
+	maxExponent = 1_000_000 // beyond what any accepted number but zero has
+	maxShown    = 60        // characters of a value that a refusal repeats
+)
 
 // shown writes a decoded value as a refusal repeats it. The SQL function core.shown does the same.
 func shown(value any) string {

@@ -17,11 +17,11 @@ import (
 	"spectral/internal/core/events"
 )
 
-// drainTimeout is how long Drain waits.
-const drainTimeout = 30 * time.Second
-
-// lookEvery is how often a condition of the database is looked at that announces itself in no other way.
-const lookEvery = 10 * time.Millisecond
+const (
+	drainTimeout     = 30 * time.Second      // how long Drain waits
+	drainPoll        = 10 * time.Millisecond // between two looks at the outbox
+	startStopTimeout = time.Minute           // bounds a start and a stop
+)
 
 // Drain waits until no event in the outbox is due, waits for a retry or is in flight, which includes what handlers
 // publish, and returns the outcome of each. Failed events and those that are scheduled for later do not count. If that
@@ -37,7 +37,7 @@ func DrainWithin(t testing.TB, db events.Tx, d time.Duration) []Outcome {
 	t.Helper()
 	deadline := time.NewTimer(d)
 	defer deadline.Stop()
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(drainPoll)
 	defer tick.Stop()
 	for polls := 0; ; polls++ {
 		if polls%10 == 9 {
@@ -142,9 +142,6 @@ func table(outcomes []Outcome) string {
 	_ = w.Flush()
 	return b.String()
 }
-
-// startStopTimeout bounds a start and a stop.
-const startStopTimeout = time.Minute
 
 // Service is what Start runs: a listener, or a whole worker process. It may be stopped twice.
 type Service interface {
