@@ -138,18 +138,14 @@ func (s *Contracts) OfType(eventType string) []Contract {
 func (s *Contracts) Check(e Envelope) (Contract, error) {
 	c, ok := s.Lookup(e.EventType, e.EventVersion)
 	if !ok {
-		registered := "none"
-		if of := s.OfType(e.EventType); len(of) > 0 {
-			versions := make([]string, len(of))
-			for i, c := range of {
-				versions[i] = strconv.Itoa(c.Version)
-			}
-			registered = strings.Join(versions, ", ")
+		var registered []string
+		for _, c := range s.OfType(e.EventType) {
+			registered = append(registered, strconv.Itoa(c.Version))
 		}
 		return Contract{}, &Refusal{
 			Code: CodeUnregistered, Field: "event_type", EventType: e.EventType,
 			Reason:   fmt.Sprintf("version %d of %s is not registered", e.EventVersion, e.EventType),
-			Received: fmt.Sprintf("version %d; registered: %s", e.EventVersion, registered),
+			Received: fmt.Sprintf("version %d; registered: %s", e.EventVersion, cmp.Or(strings.Join(registered, ", "), "none")),
 			Hint: "core.event_types lists what is registered; `workers migrate up` and a starting worker register their " +
 				"contracts",
 		}

@@ -88,8 +88,8 @@ func checkTypes(at string, t reflect.Type) (f faults) {
 		return nil
 	}
 	kind := t.Kind()
-	ownForm := t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) ||
-		t == reflect.TypeFor[json.Number]() || kind == reflect.Float32 || kind == reflect.Array
+	ownForm := kind == reflect.Float32 || kind == reflect.Array || t == reflect.TypeFor[json.Number]() ||
+		t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 	f.require(t != reflect.TypeFor[time.Duration](),
 		"payload%s: is a time.Duration, which is nanoseconds in JSON: use an int64 whose name has the unit", at)
 	f.require(!ownForm, "payload%s: %s has its own JSON form, or cannot hold what others send", at, t)

@@ -31,16 +31,8 @@ type result struct {
 	// What becomes of the row; neither: it stays in flight, as other handlers have still to run.
 	delivered bool               // every handler has handled it
 	decision  *dispatch.Decision // it is retried or failed
-	lost      bool               // the lease, as the last transaction found
+	lost      error              // errLost, if the last transaction found that the lease is lost
 	reply     chan error
-}
-
-// ifLost returns errLost if the lease was lost.
-func (r *result) ifLost() error {
-	if r.lost {
-		return errLost
-	}
-	return nil
 }
 
 // completer settles the results of a consumer: many in one transaction, all or none, and after an error each by itself.
@@ -67,7 +59,7 @@ func (c *completer) settle(ctx context.Context, r *result) error {
 	if err := <-r.reply; err != nil {
 		return c.settleSingle(ctx, r)
 	}
-	return r.ifLost()
+	return r.lost
 }
 
 // run settles batches until results is closed.
@@ -109,7 +101,7 @@ func (c *completer) settleSingle(ctx context.Context, r *result) error {
 	for try := 1; ; try++ {
 		err := c.trySingle(r, c.limit(try))
 		if err == nil {
-			return r.ifLost()
+			return r.lost
 		}
 		failure := dispatch.Classify(err, 0)
 		tooShort := failure.Class == pgtx.ClassTimeout && c.limit(try) < c.limit(try+1)
@@ -172,7 +164,7 @@ func (c *completer) commit(batch []*result, limit time.Duration) error {
 	}
 	var keys dispatch.DedupKeys
 	for i, r := range batch {
-		if !r.lost && r.handler.Name != "" {
+		if r.lost == nil && r.handler.Name != "" {
 			keys.Add(r.handler, r.lease.row, i)
 		}
 	}
@@ -242,8 +234,10 @@ func writeRows(ctx context.Context, t *dispatch.Tx, batch []*result) (err error)
 		}
 	}
 	for _, r := range batch {
-		r.lost = !held[r.lease.row.Token]
-		if r.delivered && !r.lost {
+		r.lost = nil
+		if !held[r.lease.row.Token] {
+			r.lost = errLost
+		} else if r.delivered {
 			t.Delivered(r.lease.row)
 		}
 	}

@@ -81,19 +81,16 @@ func New(config Config) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	health := notify.NewHealth()
-	w := &Worker{
-		config: config, health: health, journal: j,
-		reaper:    maintenance.NewReaper(config.Pool, config.Log),
-		stopped:   make(chan struct{}),
+	health, reaper := notify.NewHealth(), maintenance.NewReaper(config.Pool, config.Log)
+	return &Worker{
+		config: config, health: health, journal: j, reaper: reaper, stopped: make(chan struct{}),
 		consumers: make(map[string]*dispatch.Consumer),
-	}
-	w.maintenance = append([]*maintenance.Service{
-		maintenance.NewService(w.reaper.Run),
-		maintenance.EveryMinute(config.Pool, health, maintenance.SampleLatency(config.Log)),
-		maintenance.EveryMinute(config.Pool, health, maintenance.WatchGeneration(config.Generation, config.Log)),
-	}, config.Maintenance...)
-	return w, nil
+		maintenance: append([]*maintenance.Service{
+			maintenance.NewService(reaper.Run),
+			maintenance.EveryMinute(config.Pool, health, maintenance.SampleLatency(config.Log)),
+			maintenance.EveryMinute(config.Pool, health, maintenance.WatchGeneration(config.Generation, config.Log)),
+		}, config.Maintenance...),
+	}, nil
 }
 
 // Done is closed when the worker has ended. Err then says why, unless it was stopped: beside a live worker with other
