@@ -82,15 +82,9 @@ func newCluster(t *testing.T, dir string) *cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
 	t.Cleanup(cancel)
-	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Ephemeral: true, BinDir: dir})
+	server, stop, err := pgtest.StartTemporary(ctx, "", dir)
 	must(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := server.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, stop()) })
 	c := &cluster{T: t, ctx: ctx, server: server, conns: make(map[string]*pgx.Conn)}
 	c.query(server.URL("postgres"), "create role tenant login createrole nosuperuser password 'test'")
 	c.query(server.URL("postgres"), "create database app owner tenant")

@@ -11,6 +11,7 @@
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
 //
-// Files: pgtest.go has databases and connections, prepared.go the cluster in the cache folder, pool.go the databases
-// that are reused, contracts.go the product's contracts, standby.go hot standbys, workers.go workers.
+// Files: pgtest.go has databases and connections, prepared.go the cluster in the cache folder and servers with
+// copies of it, pool.go the databases that are reused, contracts.go the product's contracts, standby.go hot standbys,
+// workers.go workers.
 package pgtest

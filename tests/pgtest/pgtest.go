@@ -34,6 +34,7 @@ const (
 var (
 	once     sync.Once
 	server   *embeddedpg.Server
+	stop     func() error
 	errStart error
 	sequence atomic.Int64
 	cloning  sync.Mutex // Postgres allows one session at a time to copy a template
@@ -70,9 +71,7 @@ func Run(m *testing.M) int {
 	if server == nil {
 		return code
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := server.Stop(ctx); err != nil {
+	if err := stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the test server:", err)
 		return 1
 	}
@@ -97,9 +96,7 @@ func Server(t testing.TB) *embeddedpg.Server {
 
 func start(ctx context.Context) error {
 	err := Prepared(ctx, func(dir, _ string) (err error) {
-		c := config()
-		c.Ephemeral, c.From = true, dir
-		server, err = embeddedpg.Start(ctx, c)
+		server, stop, err = StartTemporary(ctx, dir, config().BinDir)
 		return err
 	})
 	if err != nil {

@@ -6,8 +6,11 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -22,8 +25,8 @@ import (
 // keptClusters is how many prepared clusters stay in the cache folder, for checkouts that differ.
 const keptClusters = 6
 
-// Prepared calls use with the folder of a prepared, stopped server, for embeddedpg.Config.From, and the name of its
-// migrated database. Of several test binaries one prepares it, and none removes it while use runs.
+// Prepared calls use with the folder of a prepared, stopped server, for [Copy], and the name of its migrated database.
+// Of several test binaries one prepares it, and none removes it while use runs.
 func Prepared(ctx context.Context, use func(from, database string) error) (err error) {
 	cache, err := embeddedpg.CacheFolder()
 	if err != nil {
@@ -93,8 +96,8 @@ func prepare(ctx context.Context, cache, dir string) error {
 		return err
 	}
 	c := config()
-	c.Dir, c.NoSync = temporary, true
-	c.Settings = map[string]string{"autovacuum": "off"} // keeps the template reproducible
+	c.Dir, c.Settings = temporary, maps.Clone(unsafe)
+	c.Settings["autovacuum"] = "off" // keeps the template reproducible
 	s, err := embeddedpg.Start(ctx, c)
 	if err != nil {
 		return err
@@ -146,5 +149,58 @@ func flock(ctx context.Context, f *os.File, how int) error {
 		case <-ctx.Done():
 			return fmt.Errorf("another test binary keeps %s locked: %w", f.Name(), context.Cause(ctx))
 		}
+	}
+}
+
+const temporaryPrefix = "spectral-pg-"
+
+// unsafe are the settings of a server that does not protect its data against a crash.
+var unsafe = map[string]string{
+	"max_connections": "200", "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
+}
+
+// StartTemporary starts a server that does not protect its data, in a temporary folder, with a copy of the data of a
+// stopped server unless from is empty. stop ends it and removes the folder.
+func StartTemporary(ctx context.Context, from, binDir string) (s *embeddedpg.Server, stop func() error, err error) {
+	removeLeftovers()
+	dir, err := os.MkdirTemp("", temporaryPrefix)
+	if err == nil {
+		err = os.Chmod(dir, 0o755) //nolint:gosec // the server's own user must enter
+	}
+	if err == nil && from != "" {
+		err = Copy(ctx, from, dir)
+	}
+	if err == nil {
+		s, err = embeddedpg.Start(ctx, embeddedpg.Config{Dir: dir, Settings: unsafe, BinDir: binDir})
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, func() error {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel() // the data need not be written
+		return errors.Join(s.Stop(ctx), os.RemoveAll(dir))
+	}, nil
+}
+
+// Copy copies the data of a stopped server into the folder of a new one.
+func Copy(ctx context.Context, from, to string) error {
+	return exec.CommandContext(ctx, "cp", "-Rp", filepath.Join(from, "data"), filepath.Join(from, "password"), to).Run()
+}
+
+// removeLeftovers removes the folders of killed test binaries, whose locks are free. A server ends within a minute when
+// its folder is gone. A lock without a number belongs to a server that is just starting.
+func removeLeftovers() {
+	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), temporaryPrefix+"*", "lock"))
+	for _, path := range locks {
+		lock, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		if text, _ := io.ReadAll(lock); len(text) > 0 &&
+			syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			_ = os.RemoveAll(filepath.Dir(path))
+		}
+		_ = lock.Close()
 	}
 }

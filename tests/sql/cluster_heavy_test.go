@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -39,15 +38,9 @@ drop index core.operator_actions_more;
 // server starts a server of the test's own, for what concerns a whole cluster.
 func server(t *testing.T) *embeddedpg.Server {
 	t.Helper()
-	s, err := embeddedpg.Start(deadline(t), embeddedpg.Config{Ephemeral: true, BinDir: os.Getenv(app.EnvPostgresBin)})
+	s, stop, err := pgtest.StartTemporary(deadline(t), "", os.Getenv(app.EnvPostgresBin))
 	must(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := s.Stop(ctx); err != nil {
-			t.Errorf("stop the server: %v", err)
-		}
-	})
+	t.Cleanup(func() { must(t, stop()) })
 	return s
 }
 

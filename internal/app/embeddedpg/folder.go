@@ -18,8 +18,6 @@ import (
 	"time"
 )
 
-const ephemeralPrefix = "spectral-pg-"
-
 // CacheFolder creates and returns the folder for the program's files: spectral in the user's cache folder. Root's is
 // below /var/cache/spectral, one for each home, because PostgreSQL's user cannot enter most homes.
 func CacheFolder() (string, error) {
@@ -43,18 +41,10 @@ func makeFolder(dir string) error {
 }
 
 // openFolder chooses, creates and locks the server's folder.
-func (s *Server) openFolder(ctx context.Context, c Config) (err error) {
-	switch {
-	case c.Ephemeral:
-		removeLeftovers(ctx, os.TempDir())
-		if s.dir, err = os.MkdirTemp("", ephemeralPrefix); err == nil {
-			err = os.Chmod(s.dir, 0o755)
-		}
-	case c.Dir == "":
+func (s *Server) openFolder(_ context.Context, c Config) (err error) {
+	if s.dir, err = filepath.Abs(c.Dir); c.Dir == "" {
 		s.dir, err = CacheFolder()
 		s.dir = filepath.Join(s.dir, "postgres")
-	default:
-		s.dir, err = filepath.Abs(c.Dir)
 	}
 	if err != nil {
 		return err
@@ -85,39 +75,18 @@ func lockFolder(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// removeLeftovers stops and removes the ephemeral servers of this user whose process was killed. A lock without a
-// number belongs to a server that is just starting.
-func removeLeftovers(ctx context.Context, temp string) {
-	locks, _ := filepath.Glob(filepath.Join(temp, ephemeralPrefix+"*", "lock"))
-	for _, path := range locks {
-		dir := filepath.Dir(path)
-		file, err := os.Lstat(path)
-		if err != nil || file.Size() == 0 || file.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
-			continue
-		}
-		lock, err := lockFolder(dir)
-		if err != nil {
-			continue
-		}
-		if stopLeftover(ctx, dir, syscall.SIGQUIT) == nil {
-			_ = os.RemoveAll(dir) // best effort: a later start removes the rest
-		}
-		_ = lock.Close()
-	}
-}
-
 const freshAdvice = "if you do not need its data, start with the fresh option, which deletes them"
 
 // prepare stops a leftover server, makes the data directory unless it exists, and reads the superuser's password. A new
 // data directory gets its name when it is complete.
 func (s *Server) prepare(ctx context.Context, c Config) error {
 	made, password := filepath.Join(s.dir, "new"), filepath.Join(s.dir, "password")
-	err := errors.Join(stopLeftover(ctx, s.dir, syscall.SIGINT), os.RemoveAll(made))
+	err := errors.Join(s.stopLeftover(ctx), os.RemoveAll(made))
 	if err == nil && c.Fresh {
 		err = os.RemoveAll(s.data())
 	}
 	if _, statErr := os.Lstat(s.data()); err == nil && errors.Is(statErr, fs.ErrNotExist) {
-		if err = s.initialise(ctx, made, password, c); err == nil {
+		if err = s.initialise(ctx, made, password); err == nil {
 			err = os.Rename(made, s.data())
 		}
 	}
@@ -132,40 +101,26 @@ func (s *Server) prepare(ctx context.Context, c Config) error {
 	return nil
 }
 
-// initialise makes a data directory and a password, by initdb or as copies of c.From. Only these two belong to the
-// server's user, so that user cannot make a program of root write elsewhere.
-func (s *Server) initialise(ctx context.Context, made, password string, c Config) error {
-	secret := []byte(rand.Text())
-	if c.From != "" {
-		var err error
-		if secret, err = os.ReadFile(filepath.Join(c.From, "password")); err != nil {
-			return err
-		}
-	}
-	err := errors.Join(os.Mkdir(made, 0o700), os.WriteFile(password, secret, 0o600), s.acct.own(password))
-	if err == nil && c.From != "" {
-		err = os.CopyFS(made, os.DirFS(filepath.Join(c.From, "data")))
-	}
-	if err = errors.Join(err, s.acct.own(made)); err != nil || c.From != "" {
+// initialise makes a data directory and a password. Only these two belong to the server's user, so that user cannot
+// make a program of root write elsewhere.
+func (s *Server) initialise(ctx context.Context, made, password string) error {
+	err := errors.Join(os.Mkdir(made, 0o700), os.WriteFile(password, []byte(rand.Text()), 0o600), s.acct.own(password),
+		s.acct.own(made))
+	if err != nil {
 		return err
 	}
-	args := []string{
-		"--pgdata=" + made, "--username=postgres", "--pwfile=" + password, "--auth=scram-sha-256", "--encoding=UTF8",
-		"--no-locale", "--no-instructions",
-	}
-	if c.NoSync || c.Ephemeral {
-		args = append(args, "--no-sync", "--wal-segsize=1")
-	}
-	if out, err := s.acct.command(ctx, s.programs.path("initdb"), args...).CombinedOutput(); err != nil {
+	initdb := s.acct.command(ctx, s.programs.path("initdb"), "--pgdata="+made, "--username=postgres",
+		"--pwfile="+password, "--auth=scram-sha-256", "--encoding=UTF8", "--no-locale", "--no-instructions")
+	if out, err := initdb.CombinedOutput(); err != nil {
 		return errors.Join(context.Cause(ctx), fmt.Errorf("initdb: %w\n%s", err, bytes.TrimSpace(out)), os.RemoveAll(made))
 	}
 	return nil
 }
 
-// stopLeftover stops the server that runs on the data of a locked folder. The process that started it was killed, since
-// it would hold the lock otherwise.
-func stopLeftover(ctx context.Context, dir string, how syscall.Signal) error {
-	data := filepath.Join(dir, "data")
+// stopLeftover stops the server that runs on the data of the locked folder. The process that started it was killed,
+// since it would hold the lock otherwise.
+func (s *Server) stopLeftover(ctx context.Context) error {
+	data := s.data()
 	pidFile := filepath.Join(data, "postmaster.pid")
 	text, _ := os.ReadFile(pidFile)
 	first, _, _ := strings.Cut(string(text), "\n")
@@ -173,7 +128,7 @@ func stopLeftover(ctx context.Context, dir string, how syscall.Signal) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	for isPostmaster(pid, data) { // it is not our child, so we cannot wait for it
-		if err := syscall.Kill(pid, how); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := syscall.Kill(pid, syscall.SIGINT); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return err
 		}
 		select {

@@ -1,7 +1,6 @@
 package embeddedpg
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,14 +62,12 @@ func (a account) command(ctx context.Context, name string, args ...string) *exec
 	return cmd
 }
 
-// own makes the account the owner of a file, or of a folder and all in it.
+// own makes the account the owner of a file or an empty folder.
 func (a account) own(path string) error {
 	if a.cred == nil {
 		return nil
 	}
-	return filepath.WalkDir(path, func(path string, _ fs.DirEntry, err error) error {
-		return cmp.Or(err, os.Lchown(path, int(a.cred.Uid), int(a.cred.Gid)))
-	})
+	return os.Lchown(path, int(a.cred.Uid), int(a.cred.Gid))
 }
 
 // programs is a folder with PostgreSQL's programs.

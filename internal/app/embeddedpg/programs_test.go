@@ -63,7 +63,7 @@ func TestBadOverrideNamesTheVariable(t *testing.T) {
 		"incomplete": {fakePrograms(t, "16.1", "postgres"), "initdb"},
 		"not ours":   {fakePrograms(t, "unknown", "initdb", "postgres"), "does not print a version"},
 	} {
-		_, err := Start(deadline(t), Config{Ephemeral: true, BinDir: tc.dir})
+		_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: tc.dir})
 		mustFail(t, err, "SPECTRAL_POSTGRES_BIN")
 		mustFail(t, err, tc.want)
 	}

@@ -1,20 +1,18 @@
 package embeddedpg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -40,13 +38,7 @@ type Config struct {
 	Dir string
 	// Fresh deletes the data first.
 	Fresh bool
-	// NoSync makes a server that does not protect its data against a crash, with small log files.
-	NoSync bool
-	// Ephemeral is for tests: NoSync, in a new temporary folder that Stop removes. Dir is ignored.
-	Ephemeral bool
-	// From is the Dir of a stopped server. If Dir has no data yet, they are copied from there.
-	From string
-	// Settings are PostgreSQL settings by name. They override this package's, except for the server's address.
+	// Settings are PostgreSQL settings by name.
 	Settings map[string]string
 	// BinDir is the folder of PostgreSQL's programs, normally the value of SPECTRAL_POSTGRES_BIN. Empty means the
 	// newest installed version, or a download if none is suitable.
@@ -57,51 +49,33 @@ type Config struct {
 
 // serverArgs returns the arguments of the postgres program. Data comes first, because isPostmaster looks for it.
 func (c Config) serverArgs(data string, port int) []string {
-	settings := map[string]string{"max_connections": "100"}
-	if c.Ephemeral || c.NoSync {
-		settings = map[string]string{
-			"max_connections": "200", "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
-		}
-	}
-	maps.Copy(settings, c.Settings)
-	maps.Copy(settings, map[string]string{
-		"listen_addresses":        "127.0.0.1",
-		"port":                    strconv.Itoa(port),
-		"unix_socket_directories": "",    // a socket's path is limited to 107 bytes
-		"logging_collector":       "off", // errors quote the log, which is the server's output
-	})
 	args := []string{"-D", data}
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		args = append(args, "-c", name+"="+settings[name])
+	for name, value := range c.Settings {
+		args = append(args, "-c", name+"="+value)
 	}
-	return args
+	return append(args, "-c", "listen_addresses=127.0.0.1", "-c", "port="+strconv.Itoa(port),
+		"-c", "unix_socket_directories=", // a socket's path is limited to 107 bytes
+		"-c", "logging_collector=off") // errors quote the log, which is the server's output
 }
 
-// Server is a running PostgreSQL server. Its methods may be called concurrently.
+// Server is a running PostgreSQL server.
 type Server struct {
-	dir       string
-	acct      account
-	programs  programs
-	ephemeral bool
-	lock      *os.File
-	log       *slog.Logger
-	password  string
-	port      int
+	dir      string
+	acct     account
+	programs programs
+	lock     *os.File
+	log      *slog.Logger
+	password string
+	port     int
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when cmd has ended
-
-	stop    sync.Once
-	stopErr error
 }
 
 // Start returns a server that answers, at most 60 s after its data directory is complete. The context bounds the start
 // only. It fails if another server uses the folder. The caller must Stop the server.
 func Start(ctx context.Context, c Config) (*Server, error) {
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	s := &Server{ephemeral: c.Ephemeral, log: c.Log}
+	s := &Server{log: cmp.Or(c.Log, slog.New(slog.DiscardHandler))}
 	if err := s.start(ctx, c); err != nil {
 		if s.lock != nil {
 			err = errors.Join(err, s.release())
@@ -208,24 +182,20 @@ func (s *Server) Describe() string {
 		s.programs.version, s.programs.dir, s.acct.name, s.data(), s.port, s.URL("postgres"))
 }
 
-// Stop ends the server, and removes the folder of an ephemeral one. It disconnects clients and writes the data. When
-// ctx ends or after 15 s it stops the server at once. In both cases the process has ended when Stop returns. The error
-// says that the server had ended before, or what could not be removed. Further calls return the first one's result.
-func (s *Server) Stop(ctx context.Context) error {
-	s.stop.Do(func() {
-		select {
-		case <-s.exited:
-			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended before (%s). The end of its log:\n%s",
-				s.cmd.ProcessState, s.logTail())
-		default:
-			if !s.ephemeral && !s.endsAfter(ctx, syscall.SIGINT, stopGrace) { // an ephemeral one has nothing to save
-				s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", logData, s.data())
-			}
-			s.quit()
+// Stop ends the server. It disconnects clients and writes the data. When ctx ends or after 15 s it stops the server at
+// once. In both cases the process has ended when Stop returns. The error says that the server had ended before.
+func (s *Server) Stop(ctx context.Context) (err error) {
+	select {
+	case <-s.exited:
+		err = fmt.Errorf("the embedded PostgreSQL had ended before (%s). The end of its log:\n%s",
+			s.cmd.ProcessState, s.logTail())
+	default:
+		if !s.endsAfter(ctx, syscall.SIGINT, stopGrace) {
+			s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", logData, s.data())
 		}
-		s.stopErr = errors.Join(s.stopErr, s.release())
-	})
-	return s.stopErr
+		s.quit()
+	}
+	return errors.Join(err, s.release())
 }
 
 // endsAfter sends the server a signal, and reports whether it has ended when grace is over or ctx ends.
@@ -249,14 +219,8 @@ func (s *Server) quit() {
 	}
 }
 
-// release unlocks the folder, and removes it if it is ephemeral.
-func (s *Server) release() error {
-	var err error
-	if s.ephemeral {
-		err = os.RemoveAll(s.dir)
-	}
-	return errors.Join(err, s.lock.Truncate(0), s.lock.Close())
-}
+// release unlocks the folder.
+func (s *Server) release() error { return errors.Join(s.lock.Truncate(0), s.lock.Close()) }
 
 func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
 func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }

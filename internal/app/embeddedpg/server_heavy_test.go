@@ -3,8 +3,6 @@
 package embeddedpg
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"os/user"
 	"strconv"
@@ -12,19 +10,6 @@ import (
 	"syscall"
 	"testing"
 )
-
-func TestLeftoverEphemeralServersAreRemoved(t *testing.T) {
-	t.Parallel()
-	temp := folder(t)
-	gone, _, left := startChild(t, "ephemeral", nil, "TMPDIR="+temp, fromVariable+"="+made)
-	_, alive, _ := startChild(t, "ephemeral", nil, "TMPDIR="+temp, fromVariable+"="+made)
-	crash(t, gone)
-	removeLeftovers(deadline(t), temp)
-	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the leftover folder is still there: %v", err)
-	}
-	mustSay(t, alive, "select 'unharmed'", "unharmed")
-}
 
 func TestOrdinaryUserRunsAServer(t *testing.T) {
 	t.Parallel()

@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,11 +19,7 @@ import (
 )
 
 // childVariable makes the test binary a program that runs a server until its standard input ends: its value is the Dir.
-// fromVariable is the From.
-const (
-	childVariable = "EMBEDDEDPG_TEST_CHILD"
-	fromVariable  = "EMBEDDEDPG_TEST_FROM"
-)
+const childVariable = "EMBEDDEDPG_TEST_CHILD"
 
 // made is a stopped server that others are copied from, because initdb is slow.
 var made string
@@ -42,7 +36,7 @@ func TestMain(m *testing.M) {
 	}
 	if err == nil {
 		var s *Server
-		if s, err = Start(context.Background(), Config{Dir: made, NoSync: true}); err == nil {
+		if s, err = Start(context.Background(), Config{Dir: made}); err == nil {
 			if err = s.Stop(context.Background()); err == nil {
 				code = m.Run()
 			}
@@ -56,8 +50,7 @@ func TestMain(m *testing.M) {
 }
 
 func runChild(dir string) {
-	s, err := Start(context.Background(),
-		Config{Dir: strings.TrimPrefix(dir, "ephemeral"), Ephemeral: dir == "ephemeral", From: os.Getenv(fromVariable)})
+	s, err := Start(context.Background(), Config{Dir: dir})
 	if err == nil {
 		_, _ = os.Stdout.WriteString(s.URL("postgres") + " " + s.dir + "\n")
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -154,11 +147,16 @@ func testAccount(t *testing.T) account {
 	return acct
 }
 
+// copied returns the folder of a stopped server.
+func copied(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(folder(t), "with a space")
+	check(t, exec.CommandContext(deadline(t), "cp", "-Rp", made, dir).Run())
+	return dir
+}
+
 func startServer(t *testing.T, c Config) *Server {
 	t.Helper()
-	if c.From == "" && !c.Fresh {
-		c.From = made
-	}
 	s, err := Start(deadline(t), c)
 	check(t, err)
 	t.Cleanup(func() { _ = s.Stop(context.Background()) })
@@ -188,18 +186,19 @@ func insertNote(t *testing.T, url string) {
 
 func TestDataSurviveARestartAndFreshDeletesThem(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(folder(t), "with a space")
-	s := startServer(t, Config{Dir: dir})
-	mustSay(t, s.URL("postgres"), "show fsync", "on")
+	dir := copied(t)
+	s := startServer(t, Config{Dir: dir, Settings: map[string]string{"jit": "off", "port": "1"}})
+	mustBeSet(t, s)
 	insertNote(t, s.URL("postgres"))
 	_, err := Start(deadline(t), Config{Dir: dir})
 	mustFail(t, err, "process "+strconv.Itoa(os.Getpid())+" runs an embedded PostgreSQL in "+dir+": stop that process, or")
 	check(t, s.Stop(deadline(t)))
-
-	settings := map[string]string{"jit": "off", "port": "1"}
-	ephemeral := startServer(t, Config{Ephemeral: true, From: dir, Settings: settings})
-	mustSay(t, ephemeral.URL("postgres"), "select body from note", "kept")
-	mustBeEphemeral(t, ephemeral)
+	if isPostmaster(s.cmd.Process.Pid, s.data()) {
+		t.Error("the server still runs")
+	}
+	s = startServer(t, Config{Dir: dir})
+	mustSay(t, s.URL("postgres"), "select body from note", "kept")
+	check(t, s.Stop(deadline(t)))
 
 	version := filepath.Join(s.data(), "PG_VERSION")
 	check(t, os.WriteFile(version, []byte("14\n"), 0o600))
@@ -218,12 +217,11 @@ func TestDataSurviveARestartAndFreshDeletesThem(t *testing.T) {
 	mustContainFiles(t, dir, 4)
 }
 
-func mustBeEphemeral(t *testing.T, s *Server) {
+func mustBeSet(t *testing.T, s *Server) {
 	t.Helper()
 	mustSay(t, s.URL("postgres"), `select string_agg(setting, ' ' order by name) from pg_settings where name in
-		('max_connections', 'fsync', 'full_page_writes', 'synchronous_commit', 'jit', 'listen_addresses',
-		'unix_socket_directories', 'server_encoding', 'port')`,
-		"off off off 127.0.0.1 200 "+strconv.Itoa(s.port)+" UTF8 off ")
+		('fsync', 'jit', 'listen_addresses', 'unix_socket_directories', 'server_encoding', 'port')`,
+		"on off 127.0.0.1 "+strconv.Itoa(s.port)+" UTF8 ")
 	u, err := url.Parse(s.URL("postgres"))
 	check(t, err)
 	u.User = url.UserPassword("postgres", "guess")
@@ -233,24 +231,12 @@ func mustBeEphemeral(t *testing.T, s *Server) {
 	if strings.Contains(d, "\n") || !strings.Contains(d, s.URL("postgres")) || !strings.Contains(d, s.data()) {
 		t.Error(d)
 	}
-	var stops sync.WaitGroup
-	for range 2 {
-		stops.Go(func() {
-			if err := s.Stop(deadline(t)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	stops.Wait()
-	if _, err := os.Lstat(s.dir); isPostmaster(s.cmd.Process.Pid, s.data()) || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the server or its folder is still there: %v", err)
-	}
 }
 
 func TestNextStartStopsTheServerOfAKilledProgram(t *testing.T) {
 	t.Parallel()
-	dir := folder(t)
-	child, url, _ := startChild(t, dir, nil, fromVariable+"="+made)
+	dir := copied(t)
+	child, url, _ := startChild(t, dir, nil)
 	insertNote(t, url)
 	crash(t, child)
 	mustSay(t, url, "select body from note", "kept") // it still runs
@@ -263,7 +249,7 @@ func TestNextStartStopsTheServerOfAKilledProgram(t *testing.T) {
 	check(t, s.Stop(deadline(t)))
 
 	// the number in a leftover file is now of a server on other data
-	other := startServer(t, Config{Ephemeral: true})
+	other := startServer(t, Config{Dir: copied(t)})
 	pidFile := filepath.Join(s.data(), "postmaster.pid")
 	check(t, os.WriteFile(pidFile, []byte(strconv.Itoa(other.cmd.Process.Pid)+"\n"+s.data()+"\n"), 0o600))
 	check(t, s.acct.own(pidFile))

@@ -55,10 +55,10 @@ func NewMigrated(t testing.TB) (s *Server, database string) {
 	s = prepare(t, nil)
 	err := pgtest.Prepared(t.Context(), func(from, migrated string) error {
 		database = migrated
-		s.start(t, from)
-		return nil
+		return pgtest.Copy(t.Context(), from, s.dir)
 	})
 	must(t, err)
+	s.Start(t)
 	return s, database
 }
 
@@ -81,15 +81,10 @@ func prepare(t testing.TB, settings map[string]string) *Server {
 // Start starts a stopped server and waits until it answers.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	s.start(t, "")
-}
-
-func (s *Server) start(t testing.TB, from string) {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	running, err := embeddedpg.Start(ctx, embeddedpg.Config{
-		Dir: s.dir, From: from, Settings: s.settings, BinDir: os.Getenv(app.EnvPostgresBin),
+		Dir: s.dir, Settings: s.settings, BinDir: os.Getenv(app.EnvPostgresBin),
 	})
 	must(t, err)
 	s.mu.Lock()
