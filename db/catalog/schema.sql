@@ -11,7 +11,7 @@ relations as (
 lines (object, kind, name, subject, line) as (
   select nspname::text, 0, '', format('schema %I', nspname), 'schema' from schemas
   union all
-  select name, 0, '', 'table ' || name,
+  select name, 0, '', case relkind when 'v' then 'view ' else 'table ' end || name,
     case relkind when 'r' then 'table' when 'p' then 'partitioned table' when 'm' then 'materialized view'
       when 'S' then 'sequence'
       when 'v' then 'view as ' || pg_get_viewdef(oid) else 'relation ' || relkind::text end

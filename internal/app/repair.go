@@ -162,7 +162,7 @@ const (
 	access      phase = iota // give objects back to their owner, and the owner its privileges
 	dropAltered              // drop triggers and policies that differ
 	functions                // replace functions that differ
-	tables                   // create triggers and policies, set row security and defaults
+	tables                   // create views, triggers and policies, set row security and defaults
 	dropUnknown              // drop functions that are not in the sources: triggers do not call them any more
 	revoke                   // what is not declared
 	grant
@@ -196,6 +196,8 @@ func fix(p phase, d Difference) string {
 		return functionSource(name)
 	case p == tables && rule:
 		return d.Want
+	case p == tables && kind == "view" && d.Want != "":
+		return "create or replace view " + name + strings.TrimPrefix(d.Want, "view")
 	case p == tables && kind == "table" && d.Is != "" && d.Want != "" && rowSecurity(d.Is) != rowSecurity(d.Want):
 		return "alter table " + name + rowSecurity(d.Want)
 	case p == tables && kind == "column" && is == want && value != "":
@@ -312,7 +314,7 @@ func (r *repair) advice(d Difference) string {
 	case d.Want == "":
 		return "if it is ours under another name, rename it back; otherwise move it to another schema: it may slow down " +
 			"or refuse what events need"
-	case d.Is == "" && (kind == "schema" || kind == "table" && strings.HasPrefix(d.Want, "table") || kind == "column"):
+	case d.Is == "" && slices.Contains([]string{"schema", "table", "column"}, kind):
 		return "what it held is gone: restore the database from a backup"
 	default:
 		return "as " + ownerRole + ", give it the form that it has in db/migrations"

@@ -153,6 +153,9 @@ var rounds = []struct {
 	sessions []string // what other sessions do and keep open
 	damages  []damage
 }{{name: "no damage", sessions: []string{workers("1")}}, {
+	name: "before the first worker", damages: []damage{{"generations", doctor.Note, "delete from core.deployments",
+		"no generation is registered yet, as is normal", "`SPECTRAL_GENERATION=1 workers run` registers it", false}},
+}, {
 	name:   "schema and server",
 	config: doctor.Config{Now: func() time.Time { return time.Now().Add(time.Hour + time.Minute/2) }},
 	damages: []damage{

@@ -188,6 +188,7 @@ select 'note', format('%s: registered by generation %s, which does not exist; no
     '0 where registered_by = %1$s;`, then `workers migrate up` with the build that runs', t.registered_by)
 from core.event_types t
 where t.registered_by > 0 and not exists (select from core.deployments p where p.generation = t.registered_by)
+  and exists (select from core.deployments) -- none are registered before the first worker starts
 group by t.registered_by
 union all
 select 'critical', format('%s may not publish as %s: its events are refused (SP017)', p.role_name, p.source),

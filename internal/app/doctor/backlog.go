@@ -209,7 +209,11 @@ func generations(ctx context.Context, e *examination) (string, error) {
 				fix("once its producers are gone, stop its workers; then run `workers generation retire %d`", n)
 		}
 	}
-	if live == 0 {
+	switch {
+	case len(all) == 0:
+		e.found(Note, "no generation is registered yet, as is normal until the first worker starts: until then publishing "+
+			"is refused (SP019)").fix("`SPECTRAL_GENERATION=%d workers run` registers it", max(e.Generation, 1))
+	case live == 0:
 		again := ""
 		if newest > 0 {
 			again = fmt.Sprintf("`workers generation register %d` makes the newest generation live again; or ", newest)
