@@ -228,34 +228,17 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	if err := actAs(ctx, conn, role); err != nil {
 		return err
 	}
-	var counted, filled bool // the version table exists; our tables do
-	var edition string
-	var ungranted []string
-	// it reads the catalogs, because a name is not found without USAGE on its schema
-	err := conn.QueryRow(ctx, `
-with tables as (
-  select n.nspname || '.' || c.relname as name, c.oid
-  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace)
-select exists (select from tables where name = $1), exists (select from tables where name = 'core.outbox'),
-  coalesce(pg_catalog.substring(
-    pg_catalog.obj_description(pg_catalog.to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), ''),
-  array(
-    select 'usage on schema ' || n.nspname from pg_catalog.pg_namespace n
-    where n.nspname in ('core', $2) and not pg_catalog.has_schema_privilege(n.oid, 'usage')
-    union all
-    select 'select on table ' || name from tables
-    where name = $1 and not pg_catalog.has_table_privilege(oid, 'select'))`,
-		versionTable, versionSchema).Scan(&counted, &filled, &edition, &ungranted)
+	s, err := readState(ctx, conn)
 	switch {
 	case err != nil:
-		return fmt.Errorf("look for %s: %w", versionTable, oneLine(err))
-	case !counted && filled:
+		return err
+	case !s.Counted && s.Filled:
 		return errors.New("the database is migrated, but " + versionTable + ", which says how far, is missing: rename it " +
 			"back, or restore it from a backup, before you migrate")
-	case !counted:
+	case !s.Counted:
 		return errNotMigrated
-	case len(ungranted) > 0:
-		return fmt.Errorf("%s lacks %s: run `workers migrate repair`", role, strings.Join(ungranted, ", "))
+	case len(s.Ungranted) > 0:
+		return fmt.Errorf("%s lacks %s: run `workers migrate repair`", role, strings.Join(s.Ungranted, ", "))
 	}
 	var applied int64
 	newest := "select coalesce(max(version_id) filter (where is_applied), 0) from " + versionTable
@@ -267,7 +250,41 @@ select exists (select from tables where name = $1), exists (select from tables w
 		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`",
 			applied, latest)
 	}
-	return checkEdition(edition)
+	return nil
+}
+
+// state is what the catalogs say about the migrations of a database.
+type state struct {
+	Prepared, Counted, Filled bool // the version table's schema exists, the table itself, our tables
+	Edition                   string
+	Ungranted                 []string // what the current role lacks to read the version
+}
+
+// readState refuses a database of another edition. It reads the catalogs, because a name is not found without USAGE on
+// its schema.
+func readState(ctx context.Context, conn *pgx.Conn) (s state, err error) {
+	err = conn.QueryRow(ctx, `
+with tables as (
+  select n.nspname || '.' || c.relname as name, c.oid
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace)
+select pg_catalog.to_regnamespace($2) is not null, exists (select from tables where name = $1),
+  exists (select from tables where name = 'core.outbox'),
+  coalesce(pg_catalog.substring(
+    pg_catalog.obj_description(pg_catalog.to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), ''),
+  array(
+    select 'usage on schema ' || n.nspname from pg_catalog.pg_namespace n
+    where n.nspname in ('core', $2) and not pg_catalog.has_schema_privilege(n.oid, 'usage')
+    union all
+    select 'select on table ' || name from tables
+    where name = $1 and not pg_catalog.has_table_privilege(oid, 'select'))`,
+		versionTable, versionSchema).Scan(&s.Prepared, &s.Counted, &s.Filled, &s.Edition, &s.Ungranted)
+	if err != nil {
+		return s, fmt.Errorf("look for %s: %w", versionTable, oneLine(err))
+	}
+	if s.Filled || s.Edition != "" {
+		err = checkEdition(s.Edition)
+	}
+	return s, err
 }
 
 // ErrOtherEdition is returned for a database that other migrations than those of this build have made. Until the first

@@ -87,19 +87,9 @@ func prepareDatabase(ctx context.Context, config *pgx.ConnConfig) error {
 		if err := checkVersion(conn); err != nil {
 			return err
 		}
-		var prepared, filled bool
-		var edition string
-		err := conn.QueryRow(ctx, `select to_regnamespace($1) is not null, to_regclass('core.outbox') is not null,
-			coalesce(substring(obj_description(to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), '')`,
-			versionSchema).Scan(&prepared, &filled, &edition)
-		if err != nil {
-			return fmt.Errorf("look for schema %s: %w", versionSchema, oneLine(err))
-		}
-		if filled || edition != "" {
-			return checkEdition(edition)
-		}
-		if prepared {
-			return nil
+		s, err := readState(ctx, conn)
+		if err != nil || s.Prepared || s.Filled {
+			return err
 		}
 		_, err = conn.Exec(ctx, "create schema if not exists "+versionSchema)
 		pg, ok := errors.AsType[*pgconn.PgError](err)

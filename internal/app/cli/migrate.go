@@ -16,6 +16,9 @@ import (
 	"spectral/internal/core/events"
 )
 
+// nextDoctor names the login, because the one that migrates need not be an operator.
+const nextDoctor = "as a login in spectral_operator, workers doctor migrations schema privileges"
+
 func migrateCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "migrate", Short: "Bring the database's schema up to this build, or back",
@@ -47,7 +50,7 @@ db/privileges.txt. A step that waits for a lock gives up after half a second, an
 		if len(privileges) > 0 {
 			p.notef("privileges differ from this build: `workers migrate repair` corrects them")
 		}
-		p.next("workers doctor migrations schema privileges")
+		p.next(nextDoctor)
 		return err
 	})
 }
@@ -135,7 +138,7 @@ func migrateStatusCommand(p Process) *cobra.Command {
 			Migration string     `json:"migration"`
 			AppliedAt *time.Time `json:"applied_at"` // null: pending
 		}
-		steps, next := make([]step, len(found)), "workers doctor migrations schema privileges"
+		steps, next := make([]step, len(found)), nextDoctor
 		for i, s := range found {
 			steps[i].Migration = path.Base(s.Source.Path)
 			if s.State == goose.StateApplied {
