@@ -2,11 +2,9 @@ package app
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 
 	"spectral/internal/core/events"
@@ -39,27 +37,7 @@ func NewLogger(w io.Writer, level slog.Leveler, g events.Generation) *slog.Logge
 		return a
 	}
 	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: rename})
-	return slog.New(traceFields{handler}).With(logService, "workers", logGeneration, int64(g))
-}
-
-// traceFields adds an empty trace_id and span_id to entries that have none.
-type traceFields struct{ slog.Handler }
-
-func (h traceFields) Handle(ctx context.Context, r slog.Record) error {
-	missing := []slog.Attr{slog.String(logTraceID, ""), slog.String(logSpanID, "")}
-	r.Attrs(func(a slog.Attr) bool {
-		missing = slices.DeleteFunc(missing, func(m slog.Attr) bool { return m.Key == a.Key })
-		return true
-	})
-	r.AddAttrs(missing...)
-	return h.Handler.Handle(ctx, r)
-}
-
-func (h traceFields) WithAttrs(a []slog.Attr) slog.Handler {
-	return traceFields{h.Handler.WithAttrs(a)}
-}
-func (h traceFields) WithGroup(name string) slog.Handler {
-	return traceFields{h.Handler.WithGroup(name)}
+	return slog.New(handler).With(logService, "workers", logGeneration, int64(g), logTraceID, "", logSpanID, "")
 }
 
 // Counted returns a number with its noun: 1 event, 2 events, 2 crashes.
