@@ -39,7 +39,7 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	check := func(ctx context.Context, conn *pgx.Conn) error {
 		var pid uint32
 		if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
-			return fmt.Errorf("ask for the server process: %w", oneLine(err))
+			return fmt.Errorf("ask for the server process: %w", err)
 		}
 		s.Pooled = pid != conn.PgConn().PID() // a pooler returns its own number; PoolURL is checked last
 		for _, role := range further {
@@ -61,7 +61,7 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 func inspect(ctx context.Context, variable, url string, check func(context.Context, *pgx.Conn) error) error {
 	config, err := pgtx.DirectConfig(url)
 	if err != nil {
-		return settingsError("%s: %w", variable, oneLine(err))
+		return settingsError("%s: %w", variable, err)
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may keep no prepared statements
 	if err := withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
@@ -70,7 +70,7 @@ func inspect(ctx context.Context, variable, url string, check func(context.Conte
 		}
 		tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + pgtx.Unbounded(conn.PgConn())})
 		if err != nil {
-			return fmt.Errorf("begin: %w", oneLine(err))
+			return fmt.Errorf("begin: %w", err)
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 		return check(ctx, conn)
@@ -83,28 +83,23 @@ func inspect(ctx context.Context, variable, url string, check func(context.Conte
 // CheckDrainable refuses a generation that is not registered: a worker would make it live when it starts, and SQL
 // producers would publish into it even after the worker has drained it and ended.
 func CheckDrainable(ctx context.Context, s Settings) error {
-	var registered, named bool
+	var registered bool
 	err := inspect(ctx, EnvDatabaseURL, s.DatabaseURL, func(ctx context.Context, conn *pgx.Conn) error {
 		if err := actAs(ctx, conn, pgtx.WorkerRole); err != nil {
 			return err
 		}
-		err := conn.QueryRow(ctx, `select exists (select from core.deployments d where d.generation = $1),
-			exists (select from core.generation_backlog($1))`, int64(s.Generation)).Scan(&registered, &named)
+		err := conn.QueryRow(ctx, "select exists (select from core.deployments d where d.generation = $1)",
+			int64(s.Generation)).Scan(&registered)
 		if err != nil {
-			return fmt.Errorf("look for generation %d: %w", s.Generation, oneLine(err))
+			return fmt.Errorf("look for generation %d: %w", s.Generation, err)
 		}
 		return nil
 	})
-	switch {
-	case err != nil || registered:
-		return err
-	case named:
-		return fmt.Errorf("generation %d is not registered: a worker would make it live, and events would go to it; "+
-			"first `workers generation drain %[1]d`", s.Generation)
-	default:
-		return fmt.Errorf("generation %d is not registered, and no event names it: there is nothing to drain; check %s",
-			s.Generation, EnvGeneration)
+	if err == nil && !registered {
+		return fmt.Errorf("generation %d is not registered, and a worker would make it live: check %s; if events of it are "+
+			"left, first `workers generation drain %[1]d`", s.Generation, EnvGeneration)
 	}
+	return err
 }
 
 // CheckOperator is [CheckDatabase] for the login of an operator.
@@ -131,7 +126,7 @@ func OpenOperator(ctx context.Context, url string) (*Operator, error) {
 	}
 	config, err := poolConfig(url, 0, true)
 	if err != nil {
-		return nil, settingsError("%s: %w", EnvDatabaseURL, oneLine(err))
+		return nil, settingsError("%s: %w", EnvDatabaseURL, err)
 	}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error { // operators see times in UTC
 		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
@@ -210,7 +205,7 @@ func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 		login := pgx.Identifier{conn.Config().User}.Sanitize()
 		return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", login, role)
 	default:
-		return fmt.Errorf("set role %s: %w", role, oneLine(err))
+		return fmt.Errorf("set role %s: %w", role, err)
 	}
 }
 
@@ -245,7 +240,7 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	err = conn.QueryRow(ctx, newest).Scan(&applied)
 	switch latest := LatestMigration(); {
 	case err != nil:
-		return fmt.Errorf("read %s: %w", versionTable, oneLine(err))
+		return fmt.Errorf("read %s: %w", versionTable, err)
 	case applied < latest:
 		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`",
 			applied, latest)
@@ -279,7 +274,7 @@ select pg_catalog.to_regnamespace($2) is not null, exists (select from tables wh
     where name = $1 and not pg_catalog.has_table_privilege(oid, 'select'))`,
 		versionTable, versionSchema).Scan(&s.Prepared, &s.Counted, &s.Filled, &s.Edition, &s.Ungranted)
 	if err != nil {
-		return s, fmt.Errorf("look for %s: %w", versionTable, oneLine(err))
+		return s, fmt.Errorf("look for %s: %w", versionTable, err)
 	}
 	if s.Filled || s.Edition != "" {
 		err = checkEdition(s.Edition)

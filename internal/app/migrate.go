@@ -59,7 +59,7 @@ func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, 
 func NewMigratorOf(ctx context.Context, url string, files fs.FS, log *slog.Logger) (*Migrator, error) {
 	config, err := pgtx.DirectConfig(url)
 	if err != nil {
-		return nil, settingsError("%s: %w", EnvDatabaseURL, oneLine(err))
+		return nil, settingsError("%s: %w", EnvDatabaseURL, err)
 	}
 	config.RuntimeParams["search_path"] = "pg_catalog" // public may be absent
 	if err := prepareDatabase(ctx, config); err != nil {
@@ -96,7 +96,7 @@ func prepareDatabase(ctx context.Context, config *pgx.ConnConfig) error {
 		if err == nil || ok && pg.Code == pgerrcode.UniqueViolation { // another migrator has just created it
 			return nil
 		}
-		return migrationError(fmt.Errorf("create schema %s: %w", versionSchema, oneLine(err)))
+		return migrationError(fmt.Errorf("create schema %s: %w", versionSchema, err))
 	})
 }
 
@@ -136,7 +136,7 @@ func (m *Migrator) retryLocked(ctx context.Context, migrate func() error) error 
 			return err
 		}
 		m.log.WarnContext(ctx, "a migration waits for a lock of another transaction: `workers doctor transactions "+
-			"snapshots` names it", logReason, oneLine(err).Error(), logDelay, pause.Milliseconds())
+			"snapshots` names it", logReason, err.Error(), logDelay, pause.Milliseconds())
 		select {
 		case <-waiting.Done():
 			return err
@@ -195,10 +195,6 @@ func (m *Migrator) Newest(ctx context.Context) (*goose.Source, error) {
 	return nil, nil // the database has none
 }
 
-// alreadyThere are the codes of a step that finds what it should create.
-var alreadyThere = []string{pgerrcode.DuplicateSchema, pgerrcode.DuplicateTable, pgerrcode.DuplicateFunction,
-	pgerrcode.DuplicateObject}
-
 // migrationError says which step failed and what to do; the steps before it stay applied.
 func migrationError(err error) error {
 	if err == nil {
@@ -206,19 +202,10 @@ func migrationError(err error) error {
 	}
 	if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
 		err = fmt.Errorf("migration %s failed, the ones before it stay applied: %w", partial.Failed.Source.Path, partial.Err)
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(alreadyThere, pg.Code) {
-			return fmt.Errorf("%w; if it was applied and only its record is lost: insert into %s (version_id, is_applied) "+
-				"values (%d, true);", err, versionTable, partial.Failed.Source.Version)
-		}
-	}
-	if strings.Contains(err.Error(), "missing zero version") { // goose has no type for it
-		return fmt.Errorf("%s has lost its rows: if the database was migrated to step %d, insert into %[1]s (version_id, "+
-			"is_applied) select v, true from generate_series(0, %[2]d) as v; otherwise drop and recreate the "+
-			"database", versionTable, LatestMigration())
 	}
 	if strings.Contains(err.Error(), "missing (out-of-order) migration") { // goose has no type for it
 		return fmt.Errorf("%w; a step before the newest one is not recorded as applied: run `workers doctor migrations`",
-			oneLine(err))
+			err)
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
 		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE (and, on PostgreSQL 15, "+

@@ -58,7 +58,7 @@ func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left 
 		operator.FixedSettings + "; set local lock_timeout = '500ms'; set local statement_timeout = 0; set local " +
 		"check_function_bodies = off"})
 	if err != nil {
-		return nil, nil, fmt.Errorf("begin: %w", oneLine(err))
+		return nil, nil, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	// no migrator runs at the same time, and no other repair
@@ -97,7 +97,7 @@ func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left 
 		left = append(left, Left{d, r.advice(d)})
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return nil, nil, fmt.Errorf("commit: %w", oneLine(err))
+		return nil, nil, fmt.Errorf("commit: %w", err)
 	}
 	return repaired, left, nil
 }
@@ -141,16 +141,16 @@ func (r *repair) try(subject, statement string, asLogin bool) (refused string) {
 	case asLogin && pg.Code == pgerrcode.InsufficientPrivilege:
 		return r.try(subject, statement, false)
 	}
-	r.faults[subject] = oneLine(err).Error()
+	r.faults[subject] = err.Error()
 	return pg.Code
 }
 
 // differences returns those that are left.
 func (r *repair) differences() (found []Difference) {
 	if r.err == nil {
-		var schema, privileges []Difference
-		schema, privileges, r.err = compare(r.ctx, r.tx)
-		found = slices.Concat(schema, privileges)
+		objects, lines, err := readCatalogs(r.ctx, r.tx)
+		r.err = err
+		found = slices.Concat(compare(objects, lines))
 	}
 	return found
 }

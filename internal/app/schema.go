@@ -23,43 +23,37 @@ type SchemaObject struct {
 	Definition string // in one line; the hash of a function
 }
 
-// inCatalogs calls read with one snapshot of the catalogs. The connection may be any login's, and must not be in a
+// ReadCatalogs returns our objects, in a fixed order, and what our roles and PUBLIC may do with them, in sorted lines
+// whose form is explained at the top of db/privileges.txt. The connection may be any login's, and must not be in a
 // transaction.
-func inCatalogs(ctx context.Context, conn *pgx.Conn, read func(pgx.Tx) error) error {
+func ReadCatalogs(ctx context.Context, conn *pgx.Conn) (objects []SchemaObject, privileges []string, err error) {
 	const begin = "begin isolation level repeatable read read only; " + operator.FixedSettings
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	if err == nil {
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-		err = read(tx)
+		objects, privileges, err = readCatalogs(ctx, tx)
 	}
 	if err != nil {
-		return fmt.Errorf("read catalogs: %w", oneLine(err))
+		return nil, nil, fmt.Errorf("read catalogs: %w", err)
 	}
-	return nil
+	return objects, privileges, nil
 }
 
-// ReadSchema reads our schemas from the catalogs, in a fixed order.
-func ReadSchema(ctx context.Context, conn *pgx.Conn) (objects []SchemaObject, err error) {
-	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
-		objects, err = readSchema(ctx, tx)
-		return err
-	})
-	return objects, err
-}
-
-func readSchema(ctx context.Context, tx pgx.Tx) ([]SchemaObject, error) {
-	schemas, _ := privilegeScope()
-	rows, err := tx.Query(ctx, db.SchemaQuery, schemas)
-	if err != nil {
-		return nil, err
+func readCatalogs(ctx context.Context, tx pgx.Tx) (objects []SchemaObject, privileges []string, err error) {
+	schemas, roles := privilegeScope()
+	rows, _ := tx.Query(ctx, db.SchemaQuery, schemas) // collecting returns the error
+	if objects, err = pgx.CollectRows(rows, pgx.RowToStructByPos[SchemaObject]); err != nil {
+		return nil, nil, err
 	}
-	objects, err := pgx.CollectRows(rows, pgx.RowToStructByPos[SchemaObject])
 	for i, o := range objects {
 		if strings.HasPrefix(o.Subject, "function ") {
 			objects[i].Definition = hashOf(o.Definition)
 		}
 	}
-	return objects, err
+	rows, _ = tx.Query(ctx, db.PrivilegesQuery, schemas, roles)
+	privileges, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	slices.Sort(privileges)
+	return objects, slices.Compact(privileges), err
 }
 
 // hashOf returns the hash of a function's definition. It sorts the SET clauses, of which Postgres keeps the order.
@@ -130,22 +124,15 @@ var partForm = regexp.MustCompile(`^(?:constraint|index|trigger|policy) .* on (\
 // another difference: parts of a table that is missing or unexpected, and privileges on such objects. The connection
 // must not be in a transaction.
 func Compare(ctx context.Context, conn *pgx.Conn) (schema, privileges []Difference, err error) {
-	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
-		schema, privileges, err = compare(ctx, tx)
-		return err
-	})
-	return schema, privileges, err
+	objects, lines, err := ReadCatalogs(ctx, conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	schema, privileges = compare(objects, lines)
+	return schema, privileges, nil
 }
 
-func compare(ctx context.Context, tx pgx.Tx) (schema, privileges []Difference, err error) {
-	objects, err := readSchema(ctx, tx)
-	if err != nil {
-		return nil, nil, err
-	}
-	lines, err := readPrivileges(ctx, tx)
-	if err != nil {
-		return nil, nil, err
-	}
+func compare(objects []SchemaObject, lines []string) (schema, privileges []Difference) {
 	effective := make(map[string]string, len(objects))
 	for _, o := range objects {
 		effective[o.Subject] = o.Definition
@@ -172,7 +159,7 @@ func compare(ctx context.Context, tx pgx.Tx) (schema, privileges []Difference, e
 		o := objectForm.FindStringSubmatch(d.Subject)
 		return o != nil && (wrong[o[2]+" "+o[3]] || wrong["table "+o[3]] || wrong["column "+o[3]+"."+o[1]])
 	})
-	return schema, privileges, nil
+	return schema, privileges
 }
 
 // objectForm matches the object of a privilege: its column, kind and name.
@@ -188,27 +175,6 @@ func sameDefinition(definition string) string {
 		definition = qualifier.ReplaceAllString(definition, "")
 	}
 	return strings.NewReplacer("(", "", ")", "").Replace(definition)
-}
-
-// EffectivePrivileges returns what our roles and PUBLIC may do with our objects, in sorted lines, whose form is
-// explained at the top of db/privileges.txt. The connection may be any login's and must not be in a transaction.
-func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) (lines []string, err error) {
-	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
-		lines, err = readPrivileges(ctx, tx)
-		return err
-	})
-	return lines, err
-}
-
-func readPrivileges(ctx context.Context, tx pgx.Tx) ([]string, error) {
-	schemas, roles := privilegeScope()
-	rows, err := tx.Query(ctx, db.PrivilegesQuery, schemas, roles)
-	if err != nil {
-		return nil, err
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	slices.Sort(lines)
-	return slices.Compact(lines), err
 }
 
 // Roles returns the group roles of this build.

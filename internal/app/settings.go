@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
@@ -124,16 +123,7 @@ func checkURL(name, url string) error {
 		return settingsError("%s: it is not a URL: want postgres://user:password@host:5432/database", name)
 	}
 	if _, err := pgtx.DirectConfig(url); err != nil {
-		return settingsError("%s: %w: want postgres://user:password@host:5432/database", name, oneLine(err))
+		return settingsError("%s: %w: want postgres://user:password@host:5432/database", name, err)
 	}
 	return nil
 }
-
-// oneLine returns err with its text on one line.
-func oneLine(err error) error { return flattened{err} }
-
-// flattened is an error whose text is on one line.
-type flattened struct{ error }
-
-func (f flattened) Error() string { return strings.Join(strings.Fields(f.error.Error()), " ") }
-func (f flattened) Unwrap() error { return f.error }

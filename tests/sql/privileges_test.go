@@ -17,7 +17,7 @@ import (
 func TestPrivileges(t *testing.T) {
 	conn := pgtest.Conn(t, pgtest.New(t))
 	if *update {
-		lines, err := app.EffectivePrivileges(deadline(t), conn)
+		_, lines, err := app.ReadCatalogs(deadline(t), conn)
 		must(t, err)
 		rewrite(t, "privileges.txt", db.Privileges, strings.Join(lines, "\n")+"\n")
 		return
@@ -37,7 +37,7 @@ func rewrite(t *testing.T, file, old, rest string) {
 
 func wantPrivileges(t *testing.T, conn *pgx.Conn, missing, unexpected []string) {
 	t.Helper()
-	effective, err := app.EffectivePrivileges(deadline(t), conn)
+	_, effective, err := app.ReadCatalogs(deadline(t), conn)
 	if err != nil {
 		t.Fatal(err)
 	}
