@@ -49,7 +49,6 @@ type Stage struct {
 	Workspace uuid.NullUUID
 
 	since uuid.UUID // an id from before the first event
-	err   error     // of writing to Out
 }
 
 var errFlowFailed = errors.New("the flow did not end as it should")
@@ -60,11 +59,8 @@ func (d Demo) RunFlows(ctx context.Context, names []string) error {
 		if len(names) > 0 && !slices.Contains(names, flow.Name) {
 			continue
 		}
-		stage := d.stage()
-		if _, err := fmt.Fprintf(d.Out, "%s: %s\n", flow.Name, flow.About); err != nil {
-			return err
-		}
-		if err := errors.Join(flow.Run(stage, ctx), stage.err); err != nil {
+		_, _ = fmt.Fprintf(d.Out, "%s: %s\n", flow.Name, flow.About)
+		if err := flow.Run(d.stage(), ctx); err != nil {
 			return fmt.Errorf("flow %s: %w", flow.Name, err)
 		}
 	}
@@ -75,11 +71,9 @@ func (d Demo) stage() *Stage {
 	return &Stage{Demo: d, since: uuid.Must(uuid.NewV7()), Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}}
 }
 
-// Say writes a line about what was done or seen. If that fails, the flow fails when it has ended.
+// Say writes a line about what was done or seen.
 func (s *Stage) Say(format string, args ...any) {
-	if _, err := fmt.Fprintf(s.Out, "  "+format+"\n", args...); err != nil {
-		s.err = err
-	}
+	_, _ = fmt.Fprintf(s.Out, "  "+format+"\n", args...)
 }
 
 // inContext returns the result of read, which it calls in a transaction of a context.
@@ -107,10 +101,7 @@ func (s *Stage) Await(ctx context.Context, what string, done func(context.Contex
 	poll := time.NewTicker(pollEvery / 5)
 	defer poll.Stop()
 	for {
-		switch ok, err := done(ctx); {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case ok || err != nil:
+		if ok, err := done(ctx); ok || err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
