@@ -287,7 +287,7 @@ var rounds = []struct {
 			"'retired', now())",
 			"generation 12 is retired and still has 1 live worker", "stop them", false},
 		{"unhandled", doctor.Critical, insert(cards, 44, "outbox_gen_44"),
-			"1 event of type " + cards + " in generation 44 (live) has waited for 10m", "`SPECTRAL_GENERATION=44 workers " +
+			"1 event due of type " + cards + " in generation 44 (live), the oldest for 10m", "`SPECTRAL_GENERATION=44 workers " +
 				"run`, with the build of that generation, runs them; or `workers generation adopt 44 1`", false},
 		{"unhandled", doctor.Critical, "", "generation 77 (unknown)", "`workers generation drain 77`, and then " +
 			"`SPECTRAL_GENERATION=77 workers run --drain`, with the build of that generation, runs them; or", false},
@@ -302,7 +302,7 @@ var rounds = []struct {
 				"where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is " +
 				"null;`, then `workers events discard --type worlds.other.happened --generation 1 --error UnknownEventType", false},
 		{"unhandled", doctor.Critical, insert("decision.recorded", 1, "outbox_gen_1"),
-			"decision.recorded in generation 1 (live) has waited", "--classes", false},
+			"decision.recorded in generation 1 (live), the oldest for 10m", "--classes", false},
 		{"channels", doctor.Warning, insert(cards, 1, "outbox_default"),
 			"published on channel outbox_default, but workers listen on outbox_gen_1", "without p_class", false},
 		{"listeners", doctor.Warning, "", "has waited for 10m", "restart", false},

@@ -110,7 +110,7 @@ var troubles = map[string]trouble{
 		s.pending(7, 1)
 		s.exec("update core.outbox set available_at = now() - interval '10 minutes'")
 		return func() {
-			s.shown("outbox_gen_1 |     7 |", "7 events wait of type "+card+" in generation 1 (live)")
+			s.shown("outbox_gen_1 |     7 |", "7 events due of type "+card+" in generation 1 (live)")
 		}
 	}},
 	"A handler hangs behind a lock": {prepare: func(s *scene) func() {

@@ -63,14 +63,12 @@ func (e *examination) unhandledType(t doctordb.PendingTypesRow) {
 	if t.Seconds < startsWithin {
 		state = Warning
 	}
-	of, since := fmt.Sprintf("of type %s in generation %d (%s)", t.EventType, t.Generation, t.Status), span(t.Seconds)
-	wait := fmt.Sprintf("%d events wait %s, the oldest for %s", t.Due, of, since)
-	switch {
-	case t.Due == 1:
-		wait = fmt.Sprintf("1 event %s has waited for %s", of, since)
-	case t.Due >= countUpTo:
-		wait = fmt.Sprintf("%d or more events wait %s, the oldest for %s", countUpTo, of, since)
+	due := app.Counted(t.Due, "event")
+	if t.Due >= countUpTo {
+		due = "at least " + due
 	}
+	due += fmt.Sprintf(" due of type %s in generation %d (%s), the oldest for %s", t.EventType, t.Generation, t.Status,
+		span(t.Seconds))
 	why, run := "no worker of that generation lives", fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run", t.Generation)
 	switch {
 	case t.Live > 0:
@@ -82,12 +80,12 @@ func (e *examination) unhandledType(t doctordb.PendingTypesRow) {
 		run += " --drain"
 	}
 	if t.Registered {
-		e.found(state, "%s, and %s", wait, why).fix(
+		e.found(state, "%s, and %s", due, why).fix(
 			"%s`, with the build of that generation, runs them%s", run, adopt("; or ", t.Generation, t.Adopter))
 		return
 	}
 	// no worker of this build handles them either
-	e.found(state, "%s, and %s; no build has registered that type", wait, why).fix("start workers of a "+
+	e.found(state, "%s, and %s; no build has registered that type", due, why).fix("start workers of a "+
 		"build that knows the type; if there is none, give the events up: as spectral_owner, run `update core.outbox set "+
 		"status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = %s "+
 		"and generation = %d and status = 'pending' and deleted_at is null;`, then `workers events discard --type %s "+
