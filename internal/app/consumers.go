@@ -132,34 +132,29 @@ func buildScanCompletedConsumer(deps Deps) events.Subscription {
 	})
 }
 
-// proposing builds a handler with the use case that proposes candidates, in the handler's transaction.
-func (d Deps) proposing(
-	handler func(*worldsapp.ProposeCandidate) events.BatchHandler) func(events.Tx) events.BatchHandler {
-	return func(tx events.Tx) events.BatchHandler {
+// proposer returns a consumer whose handler proposes rule candidates, in its transaction.
+func (d Deps) proposer(contract events.Contract, name string, reads any,
+	handler func(*worldsapp.ProposeCandidate) events.BatchHandler) events.Subscription {
+	batch := func(tx events.Tx) events.BatchHandler {
 		return handler(&worldsapp.ProposeCandidate{Candidates: worldspg.NewRuleCandidates(tx),
 			Publisher: d.UnitOfWork.Publishing.Publisher(tx), NewID: newID, Now: now})
 	}
+	return d.consumer(contract, events.Registration{Name: name, Reads: reads, Batch: batch})
 }
 
 func buildFailureClusterConsumer(deps Deps) events.Subscription {
-	return deps.consumer(platform.FailureClusterDetectedContract(), events.Registration{
-		Name: worldsevents.FailureClusterCandidateProposerName, Reads: worldsevents.FailureClusterDetectedEvent{},
-		Batch: deps.proposing(worldsevents.FailureClusterCandidateProposer),
-	})
+	return deps.proposer(platform.FailureClusterDetectedContract(), worldsevents.FailureClusterCandidateProposerName,
+		worldsevents.FailureClusterDetectedEvent{}, worldsevents.FailureClusterCandidateProposer)
 }
 
 func buildFailureClusterV2Consumer(deps Deps) events.Subscription {
-	return deps.consumer(platform.FailureClusterDetectedV2Contract(), events.Registration{
-		Name: worldsevents.FailureClusterV2CandidateProposerName, Reads: worldsevents.FailureClusterDetectedV2Event{},
-		Batch: deps.proposing(worldsevents.FailureClusterV2CandidateProposer),
-	})
+	return deps.proposer(platform.FailureClusterDetectedV2Contract(), worldsevents.FailureClusterV2CandidateProposerName,
+		worldsevents.FailureClusterDetectedV2Event{}, worldsevents.FailureClusterV2CandidateProposer)
 }
 
 func buildMemoryRoutingConsumer(deps Deps) events.Subscription {
-	return deps.consumer(platform.MemoryPromotedContract(), events.Registration{
-		Name: worldsevents.MemoryCandidateRouterName, Reads: worldsevents.MemoryPromotedEvent{},
-		Batch: deps.proposing(worldsevents.MemoryCandidateRouter),
-	})
+	return deps.proposer(platform.MemoryPromotedContract(), worldsevents.MemoryCandidateRouterName,
+		worldsevents.MemoryPromotedEvent{}, worldsevents.MemoryCandidateRouter)
 }
 
 func buildCurationConsumer(deps Deps) events.Subscription {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/fx"
@@ -34,7 +33,7 @@ func Worker(s Settings, log *slog.Logger) fx.Option {
 		fx.StopTimeout(ShutdownGrace+10*time.Second), // a forced stop takes 8 s, and the pools 1 s
 		fx.Supply(s, log),
 		fx.Provide(Contracts, newPool, newUnitOfWork, newWorker, NewPublishCard),
-		fx.Invoke(startWorker),
+		fx.Invoke(func(*worker.Worker) {}),
 	)
 }
 
@@ -73,6 +72,7 @@ func newUnitOfWork(pool *pgxpool.Pool, s Settings, contracts *events.Contracts, 
 	}}
 }
 
+// newWorker returns the worker, whose start registers this build.
 func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, unitOfWork *publish.UnitOfWork,
 	log *slog.Logger) (*worker.Worker, error) {
 	all, err := subscriptions(s, unitOfWork)
@@ -83,10 +83,7 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 	if err != nil {
 		return nil, err
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return nil, err
-	}
+	id := newID()
 	direct, err := pgtx.DirectConfig(s.DatabaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
@@ -107,6 +104,21 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 			return nil, err
 		}
 	}
+	lifecycle.Append(fx.Hook{
+		OnStart: func(ctx context.Context) error { // nothing can be published in a generation that is not registered
+			if err := pgtx.RunAs(ctx, unitOfWork.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
+				return publish.Register(ctx, tx, s.Generation, contracts)
+			}); err != nil {
+				return err
+			}
+			return w.Start(ctx)
+		},
+		OnStop: func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, ShutdownGrace)
+			defer cancel()
+			return w.Stop(ctx)
+		},
+	})
 	return w, nil
 }
 
@@ -132,27 +144,6 @@ func WorkerConnections() (int, error) {
 func processName() string {
 	host, _ := os.Hostname()
 	return fmt.Sprintf("%.200s, process %d", host, os.Getpid())
-}
-
-// startWorker registers this build, then starts the worker. Until a generation is registered nothing can be published
-// in it.
-func startWorker(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contracts *events.Contracts,
-	w *worker.Worker) {
-	lifecycle.Append(fx.Hook{
-		OnStart: func(ctx context.Context) error {
-			if err := pgtx.RunAs(ctx, pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
-				return publish.Register(ctx, tx, s.Generation, contracts)
-			}); err != nil {
-				return err
-			}
-			return w.Start(ctx)
-		},
-		OnStop: func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, ShutdownGrace)
-			defer cancel()
-			return w.Stop(ctx)
-		},
-	})
 }
 
 // RetentionSteps returns the steps of a sweep: those of core, then those on the tables of the contexts.
