@@ -242,14 +242,6 @@ var rounds = []struct {
 		{check: "clock", state: doctor.Warning, problem: "the database's clock is 1h0m", fix: "NTP"},
 		{check: "connections", state: doctor.Warning, damage: "alter database %database connection limit 30",
 			problem: "left, and a worker of this build takes up to", fix: "SPECTRAL_POOL_URL"},
-		{check: "connections", state: doctor.Warning,
-			damage:  "create role %login_worker login connection limit 0 in role spectral_worker",
-			problem: `login %login_worker has 0 of 0 connections in use`,
-			fix:     "as a superuser, run `alter role %login_worker connection limit ", pasted: true},
-		{check: "connections", state: doctor.Warning,
-			damage:  "create role %login_late login valid until '2020-01-01' in role spectral_worker",
-			problem: `the password of login %login_late has expired`,
-			fix:     "as a superuser, run `alter role %login_late valid until 'infinity';", pasted: true},
 	}}, {
 	name:   "events and workers",
 	config: doctor.Config{IdleAfter: time.Nanosecond, SnapshotAfter: time.Nanosecond},
@@ -335,8 +327,6 @@ var rounds = []struct {
 				"'in_flight');", true},
 		{"retention", doctor.Warning, "update core.workers set registered_at = now() - interval '25 hours'",
 			"no worker has swept", "workers retention sweep", false},
-		{"retention", doctor.Warning, "delete from core.retention_policies where subject = 'operator_action'",
-			"has no retention policy", "insert into core.retention_policies", true},
 		{"transactions", doctor.Warning, "", "idle in a transaction for", "pg_terminate_backend", false},
 		{"snapshots", doctor.Warning, "", "has held a snapshot", "pg_terminate_backend", false},
 	}}, {
@@ -408,7 +398,7 @@ func TestDamageIsFound(t *testing.T) {
 					t.Errorf("after its fix it is still found: %s", problem)
 				}
 			}
-			p.exec(in.Replace("drop role if exists %login_chain, %login_worker, %login_late"))
+			p.exec(in.Replace("drop role if exists %login_chain"))
 		})
 	}
 }

@@ -282,23 +282,10 @@ where n.nspname in ('core', 'platform', 'worlds') order by 1;
 select current_setting('max_connections')::integer as max_connections,
   (current_setting('superuser_reserved_connections')::integer
     + coalesce(current_setting('reserved_connections', true)::integer, 0))::integer as reserved,
-  count(*) filter (where a.usesysid is not null)::integer as used, quote_ident(current_database())::text as database,
+  count(*) filter (where a.usesysid is not null)::integer as used,
   (select d.datconnlimit from pg_catalog.pg_database d where d.datname = current_database())::integer as database_limit,
   count(*) filter (where a.usesysid is not null and a.datname = current_database())::integer as used_in_database
 from pg_catalog.pg_stat_activity a;
-
--- name: LoginLimits :many
--- Returns logins of our roles with a limit of connections or a password that has expired. A connection_limit below 0 is
--- none.
-select quote_ident(r.rolname)::text as name, r.rolconnlimit::integer as connection_limit,
-  (select count(*) from pg_catalog.pg_stat_activity a where a.usesysid = r.oid)::integer as used,
-  coalesce(r.rolvaliduntil < now(), false)::boolean as expired
-from pg_catalog.pg_roles r
-where r.rolcanlogin and not r.rolsuper and r.rolname <> all (@roles::text[])
-  and (r.rolconnlimit >= 0 or r.rolvaliduntil < now())
-  and exists (select from pg_catalog.pg_roles g where g.rolname = any (@roles::text[]) and pg_has_role(r.oid, g.oid,
-    'member'))
-order by r.rolname limit @at_most::integer;
 
 -- name: Generations :many
 -- Seconds of 0: the generation is not draining, or not closed.
@@ -418,7 +405,6 @@ select coalesce(s.policy_fault, '')::text as policy_fault, s.failed_expiring::in
   coalesce(extract(epoch from statement_timestamp() - s.swept_at), -1)::double precision as swept_seconds,
   (select count(*) from core.live_workers w
     where w.registered_at < statement_timestamp() - make_interval(secs => @least_seconds::integer))::integer as workers,
-  exists (select from core.retention_policies p where p.subject = 'operator_action')::boolean as actions_expire,
   (select count(*) from (select o.status from core.outbox o where o.deleted_at is not null
     order by o.deleted_at desc limit @tombstones::integer) t where t.status in ('pending',
       'in_flight'))::integer as hidden

@@ -279,11 +279,6 @@ func retention(ctx context.Context, e *examination) (string, error) {
 			"the row", app.Counted(r.Hidden, "event")).fix("as spectral_owner, run `update core.outbox set deleted_at = null " +
 			"where deleted_at is not null and status in ('pending', 'in_flight');`, and workers handle them")
 	}
-	if !r.ActionsExpire {
-		e.found(Warning, "core.operator_actions has no retention policy, and keeps its rows for ever").fix("as " +
-			"spectral_owner, run `insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) " +
-			"values ('operator_action', 365, 7);`")
-	}
 	if r.FailedExpiring > 0 {
 		older := ""
 		if days := r.OutboxDays - expiringDays; days > 0 {

@@ -8,13 +8,11 @@ import (
 	"time"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres/doctordb"
 )
 
 // Limits of the checks in this file.
 const (
 	maxClockDifference = time.Second     // how far apart the clocks of synchronised hosts may be
-	minFreeShare       = 10              // per cent of the connections that must be free for another deployment
 	notifyWait         = 3 * time.Second // how long a notification may take to arrive
 )
 
@@ -79,7 +77,7 @@ var harmfulSettings = []struct {
 		"notified"},
 	{"synchronous_commit", "off,false,no,0", Warning,
 		"off: a crash of the server may lose events whose publisher was told that they are committed"},
-	{"track_activities", "false", Warning, "off: Postgres does not show which sessions hold locks, snapshots or the queue"},
+	{"track_activities", "false", Warning, "off: Postgres hides which sessions hold locks, snapshots or the queue"},
 	{"track_counts", "false", Warning, "off: dead rows pile up and claims slow down"},
 }
 
@@ -167,30 +165,11 @@ func connections(ctx context.Context, e *examination) (string, error) {
 	}
 	if int(free) < worker {
 		e.found(Warning, "only %s left, and a worker of this build takes up to %d: one that starts now may not get them all",
-			app.Counted(max(free, 0), "connection"), worker).fix("raise max_connections or the database's connection limit, " +
-			"or point SPECTRAL_POOL_URL at a pooler, or lower pool_max_conns in the URL")
+			app.Counted(max(free, 0), "connection"), worker).fix("find who has them, with `select usename, " +
+			"application_name, count(*) from pg_stat_activity group by 1, 2 order by 3 desc;`; then raise max_connections or " +
+			"the database's connection limit, point SPECTRAL_POOL_URL at a pooler, or lower pool_max_conns in the URL")
 	}
-	report := func(what string, used, limit int32, fix string) {
-		if limit >= 0 && (limit-used)*100 <= limit*minFreeShare {
-			e.found(Warning, "%s has %d of %d connections in use: workers that start or reconnect may get none", what, used,
-				limit).fix("%s", fix)
-		}
-	}
-	report("the server", c.Used, usable, "find who has them, with `select usename, application_name, count(*) from "+
-		"pg_stat_activity group by 1, 2 order by 3 desc;`; then raise max_connections, or point SPECTRAL_POOL_URL at a "+
-		"pooler")
-	report("database "+c.Database, c.UsedInDatabase, c.DatabaseLimit, fmt.Sprintf(
-		"as its owner, run `alter database %s connection limit %d;`", c.Database, 2*max(int(c.DatabaseLimit), worker)))
-	logins, err := e.facts.LoginLimits(ctx, doctordb.LoginLimitsParams{Roles: app.Roles(), AtMost: maxListed})
-	for _, l := range logins {
-		report("login "+l.Name, l.Used, l.ConnectionLimit, fmt.Sprintf(
-			"as a superuser, run `alter role %s connection limit %d;`", l.Name, 2*max(int(l.ConnectionLimit), worker)))
-		if l.Expired {
-			e.found(Warning, "the password of login %s has expired: the login cannot connect with it", l.Name).
-				fix("as a superuser, run `alter role %s valid until 'infinity';`, or set a new password", l.Name)
-		}
-	}
-	return fmt.Sprintf("%d of %d in use; a worker of this build takes up to %d", c.Used, usable, worker), err
+	return fmt.Sprintf("%d of %d in use; a worker of this build takes up to %d", c.Used, usable, worker), nil
 }
 
 // notifications sends a notification to itself, as a worker's self-test does.

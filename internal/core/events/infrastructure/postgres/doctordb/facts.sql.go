@@ -82,7 +82,7 @@ const connections = `-- name: Connections :one
 select current_setting('max_connections')::integer as max_connections,
   (current_setting('superuser_reserved_connections')::integer
     + coalesce(current_setting('reserved_connections', true)::integer, 0))::integer as reserved,
-  count(*) filter (where a.usesysid is not null)::integer as used, quote_ident(current_database())::text as database,
+  count(*) filter (where a.usesysid is not null)::integer as used,
   (select d.datconnlimit from pg_catalog.pg_database d where d.datname = current_database())::integer as database_limit,
   count(*) filter (where a.usesysid is not null and a.datname = current_database())::integer as used_in_database
 from pg_catalog.pg_stat_activity a
@@ -92,7 +92,6 @@ type ConnectionsRow struct {
 	MaxConnections int32
 	Reserved       int32
 	Used           int32
-	Database       string
 	DatabaseLimit  int32
 	UsedInDatabase int32
 }
@@ -105,7 +104,6 @@ func (q *Queries) Connections(ctx context.Context) (ConnectionsRow, error) {
 		&i.MaxConnections,
 		&i.Reserved,
 		&i.Used,
-		&i.Database,
 		&i.DatabaseLimit,
 		&i.UsedInDatabase,
 	)
@@ -450,57 +448,6 @@ func (q *Queries) Leases(ctx context.Context, graceSeconds int32) (LeasesRow, er
 		&i.HeldBy,
 	)
 	return i, err
-}
-
-const loginLimits = `-- name: LoginLimits :many
-select quote_ident(r.rolname)::text as name, r.rolconnlimit::integer as connection_limit,
-  (select count(*) from pg_catalog.pg_stat_activity a where a.usesysid = r.oid)::integer as used,
-  coalesce(r.rolvaliduntil < now(), false)::boolean as expired
-from pg_catalog.pg_roles r
-where r.rolcanlogin and not r.rolsuper and r.rolname <> all ($1::text[])
-  and (r.rolconnlimit >= 0 or r.rolvaliduntil < now())
-  and exists (select from pg_catalog.pg_roles g where g.rolname = any ($1::text[]) and pg_has_role(r.oid, g.oid,
-    'member'))
-order by r.rolname limit $2::integer
-`
-
-type LoginLimitsParams struct {
-	Roles  []string
-	AtMost int32
-}
-
-type LoginLimitsRow struct {
-	Name            string
-	ConnectionLimit int32
-	Used            int32
-	Expired         bool
-}
-
-// Returns logins of our roles with a limit of connections or a password that has expired. A connection_limit below 0 is
-// none.
-func (q *Queries) LoginLimits(ctx context.Context, arg LoginLimitsParams) ([]LoginLimitsRow, error) {
-	rows, err := q.db.Query(ctx, loginLimits, arg.Roles, arg.AtMost)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []LoginLimitsRow
-	for rows.Next() {
-		var i LoginLimitsRow
-		if err := rows.Scan(
-			&i.Name,
-			&i.ConnectionLimit,
-			&i.Used,
-			&i.Expired,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const logins = `-- name: Logins :many
@@ -857,7 +804,6 @@ select coalesce(s.policy_fault, '')::text as policy_fault, s.failed_expiring::in
   coalesce(extract(epoch from statement_timestamp() - s.swept_at), -1)::double precision as swept_seconds,
   (select count(*) from core.live_workers w
     where w.registered_at < statement_timestamp() - make_interval(secs => $1::integer))::integer as workers,
-  exists (select from core.retention_policies p where p.subject = 'operator_action')::boolean as actions_expire,
   (select count(*) from (select o.status from core.outbox o where o.deleted_at is not null
     order by o.deleted_at desc limit $2::integer) t where t.status in ('pending',
       'in_flight'))::integer as hidden
@@ -877,7 +823,6 @@ type RetentionRow struct {
 	OutboxDays         int32
 	SweptSeconds       float64
 	Workers            int32
-	ActionsExpire      bool
 	Hidden             int32
 }
 
@@ -894,7 +839,6 @@ func (q *Queries) Retention(ctx context.Context, arg RetentionParams) (Retention
 		&i.OutboxDays,
 		&i.SweptSeconds,
 		&i.Workers,
-		&i.ActionsExpire,
 		&i.Hidden,
 	)
 	return i, err
