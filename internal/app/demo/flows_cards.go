@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/google/uuid"
@@ -112,14 +111,16 @@ func (s *Stage) tasks(ctx context.Context) error {
 		return err
 	}
 	s.Say("a person approved: the task was queued and dispatched again, in one transaction")
-	if err := s.showBriefing(ctx, delivered); err != nil {
+	task, err := s.task(ctx, delivered, platform.TaskSucceeded)
+	if err != nil {
 		return err
 	}
+	s.Say("the task has succeeded with %s", task.Result)
 	cancelled, err := s.awaitApproval(ctx)
 	if err != nil {
 		return err
 	}
-	task, err := control.Cancel(ctx, s.Workspace, cancelled, "a person")
+	task, err = control.Cancel(ctx, s.Workspace, cancelled, "a person")
 	if err != nil {
 		return err
 	}
@@ -147,26 +148,6 @@ func (s *Stage) awaitApproval(ctx context.Context) (uuid.UUID, error) {
 	}
 	s.Say("the agent did %s, and asks: %s", strings.Join(steps, ", "), task.Approval.Question)
 	return task.ID, nil
-}
-
-// showBriefing waits until a task has succeeded, and shows its briefing.
-func (s *Stage) showBriefing(ctx context.Context, id uuid.UUID) error {
-	task, err := s.task(ctx, id, platform.TaskSucceeded)
-	if err != nil {
-		return err
-	}
-	var result struct {
-		DeliveredTo string `json:"delivered_to"`
-	}
-	if err := json.Unmarshal(task.Result, &result); err != nil {
-		return err
-	}
-	briefing, err := os.ReadFile(result.DeliveredTo)
-	s.Say("the task has succeeded with %s", task.Result)
-	for line := range strings.Lines(strings.TrimSpace(string(briefing))) {
-		s.Say("| %s", strings.TrimSuffix(line, "\n"))
-	}
-	return err
 }
 
 // task waits until a task has a status.
