@@ -89,9 +89,6 @@ var kinds = map[string]field{
 	"time":   {Go: "time.Time", SQL: "timestamptz", Example: "time.Date(2026, 3, 5, 8, 0, 0, 0, time.UTC)"},
 }
 
-// maxNoun keeps the names that are made of it within a line.
-const maxNoun = 30
-
 var (
 	contexts  = []string{"platform", "worlds"}
 	typeForm  = regexp.MustCompile(`^([a-z]+)((\.[a-z][a-z0-9_]*)+)$`)
@@ -109,9 +106,6 @@ func newEvent(eventType, target, fields string) (event, error) {
 		return event{}, fmt.Errorf("TO=%s: must be the context that handles the event, platform or worlds", target)
 	}
 	noun := strings.ReplaceAll(parts[2][1:], ".", "_")
-	if len(noun) > maxNoun {
-		return event{}, fmt.Errorf("NAME=%s: must have at most %d characters after the context", eventType, maxNoun)
-	}
 	e := event{Type: eventType, Source: parts[1], Target: target, Noun: noun, Name: goName(noun)}
 	seen := map[string]bool{"id": true, "workspace_id": true}
 	for text := range strings.FieldsSeq(fields) {
