@@ -189,8 +189,6 @@ func connectCause(err error) error {
 	return fmt.Errorf("%s; check the URL and that the server runs", strings.TrimSpace(lines[len(lines)-1]))
 }
 
-var errNotMigrated = errors.New("the database is not migrated: run `workers migrate up`")
-
 // actAs sets the role for the rest of the transaction.
 func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	_, err := conn.Exec(ctx, "set local role "+pgx.Identifier{role}.Sanitize())
@@ -231,7 +229,7 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 		return errors.New("the database is migrated, but " + versionTable + ", which says how far, is missing: rename it " +
 			"back, or restore it from a backup, before you migrate")
 	case !s.Counted:
-		return errNotMigrated
+		return errors.New("the database is not migrated: run `workers migrate up`")
 	case len(s.Ungranted) > 0:
 		return fmt.Errorf("%s lacks %s: run `workers migrate repair`", role, strings.Join(s.Ungranted, ", "))
 	}

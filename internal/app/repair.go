@@ -17,12 +17,6 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// Left is a difference that a repair could not repair, and what to do about it.
-type Left struct {
-	Difference
-	Do string
-}
-
 // Differences compares the database with this build. It refuses one that is not migrated to the newest step of this
 // build.
 func (m *Migrator) Differences(ctx context.Context) ([]Difference, error) {
@@ -38,9 +32,9 @@ func (m *Migrator) Differences(ctx context.Context) ([]Difference, error) {
 }
 
 // Repair makes functions, triggers, policies, row security, owners and privileges what this build's sources say, and
-// drops those that are not in them, in one transaction. It returns what it repaired and what it cannot repair. It waits
-// for locks as Up does.
-func (m *Migrator) Repair(ctx context.Context) (repaired []Difference, left []Left, err error) {
+// drops those that are not in them, in one transaction. It returns what it repaired, and what is left with what to do
+// about it. It waits for locks as Up does.
+func (m *Migrator) Repair(ctx context.Context) (repaired, left []Difference, err error) {
 	err = m.retryLocked(ctx, func() error {
 		conn, err := pgx.ConnectConfig(ctx, m.config)
 		if err != nil {
@@ -53,7 +47,7 @@ func (m *Migrator) Repair(ctx context.Context) (repaired []Difference, left []Le
 	return repaired, left, err
 }
 
-func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left []Left, err error) {
+func repairOn(ctx context.Context, conn *pgx.Conn) (repaired, left []Difference, err error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
 		operator.FixedSettings + "; set local lock_timeout = '500ms'; set local statement_timeout = 0; set local " +
 		"check_function_bodies = off"})
@@ -93,13 +87,13 @@ func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left 
 			repaired = append(repaired, d)
 		}
 	}
-	for _, d := range after {
-		left = append(left, Left{d, r.advice(d)})
+	for i, d := range after {
+		after[i].Do = r.advice(d)
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return nil, nil, fmt.Errorf("commit: %w", err)
 	}
-	return repaired, left, nil
+	return repaired, after, nil
 }
 
 // ownerRole owns our schemas and what is in them.

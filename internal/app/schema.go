@@ -91,6 +91,7 @@ func InSchema(subject string) bool {
 type Difference struct {
 	Subject  string // an object of db/schema.txt, or a line of db/privileges.txt
 	Is, Want string // definitions; Is is empty if it is missing, Want if it is unexpected
+	Do       string // what to do about it, after a repair
 }
 
 // String returns what differs.
