@@ -195,6 +195,10 @@ func (m *Migrator) Newest(ctx context.Context) (*goose.Source, error) {
 	return nil, nil // the database has none
 }
 
+// alreadyThere are the codes of a step that finds what it should create.
+var alreadyThere = []string{pgerrcode.DuplicateSchema, pgerrcode.DuplicateTable, pgerrcode.DuplicateFunction,
+	pgerrcode.DuplicateObject}
+
 // migrationError says which step failed and what to do; the steps before it stay applied.
 func migrationError(err error) error {
 	if err == nil {
@@ -202,6 +206,15 @@ func migrationError(err error) error {
 	}
 	if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
 		err = fmt.Errorf("migration %s failed, the ones before it stay applied: %w", partial.Failed.Source.Path, partial.Err)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(alreadyThere, pg.Code) {
+			return fmt.Errorf("%w; if it was applied and only its record is lost: insert into %s (version_id, is_applied) "+
+				"values (%d, true);", err, versionTable, partial.Failed.Source.Version)
+		}
+	}
+	if strings.Contains(err.Error(), "missing zero version") { // goose has no type for it
+		return fmt.Errorf("%s has lost its rows: if the database was migrated to step %d, insert into %[1]s (version_id, "+
+			"is_applied) select v, true from generate_series(0, %[2]d) as v; otherwise drop and recreate the "+
+			"database", versionTable, LatestMigration())
 	}
 	if strings.Contains(err.Error(), "missing (out-of-order) migration") { // goose has no type for it
 		return fmt.Errorf("%w; a step before the newest one is not recorded as applied: run `workers doctor migrations`",

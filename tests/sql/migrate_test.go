@@ -222,6 +222,26 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 	}
 }
 
+// The record of what is applied may be lost: the refusal has the statement that restores it.
+func TestALostRecordOfMigrationsCanBeRestored(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"version_id = (select max(version_id) from spectral_goose.goose_db_version)", "true"} {
+		at := pgtest.New(t)
+		conn := pgtest.Conn(t, at)
+		exec(t, conn, "delete from spectral_goose.goose_db_version where "+lost)
+		err := migrateUp(deadline(t), at)
+		if err == nil {
+			t.Fatalf("where %s: migrated", lost)
+		}
+		_, fix, _ := strings.Cut(err.Error(), "insert into ")
+		fix, _, _ = strings.Cut(fix, ";")
+		exec(t, conn, "insert into "+fix)
+		if err := migrateUp(deadline(t), at); err != nil {
+			t.Errorf("where %s: %v", lost, err)
+		}
+	}
+}
+
 // A repair takes the lock that migrators hold.
 func TestARepairWaitsForMigrators(t *testing.T) {
 	t.Parallel()
