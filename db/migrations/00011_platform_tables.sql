@@ -194,14 +194,11 @@ grant select, insert, update (outcome, outcome_reason, outcome_at) on platform.c
 create table platform.conversations (
   conversation_id uuid not null,
   workspace_id uuid null,
-  kind text not null,
   trigger_event_id uuid null,
   created_at timestamptz not null,
-  constraint conversations_pk primary key (conversation_id),
-  constraint conversations_kind_known check (kind in ('reactive', 'proactive')),
-  constraint conversations_trigger_proactive check (trigger_event_id is null or kind = 'proactive')
+  constraint conversations_pk primary key (conversation_id)
 );
-comment on table platform.conversations is 'What agent tasks belong to: begun by a person who asked, or by platform';
+comment on table platform.conversations is 'What agent tasks belong to: begun by a person who asked, or for an event';
 comment on column platform.conversations.trigger_event_id is
   'core.outbox.id of the event that caused a proactive conversation; no foreign key: the outbox is partitioned one '
     'day, and its rows go before these';
@@ -221,10 +218,8 @@ create table platform.agent_tasks (
   approval_gate text null,
   approval_question text null,
   approval_requested_at timestamptz null,
-  approval_verdict text null,
-  approval_decided_by text null,
-  approval_decided_at timestamptz null,
-  approval_comment text null,
+  approved_by text null,
+  approved_at timestamptz null,
   cancel_requested_by text null,
   cancel_requested_at timestamptz null,
   run bigint not null default 0,
@@ -246,17 +241,14 @@ create table platform.agent_tasks (
   constraint agent_tasks_reason_of_failure check ((status = 'failed') = (failure_reason is not null)),
   constraint agent_tasks_texts_size check (
     octet_length(failure_reason) between 1 and 4000 and octet_length(last_error) between 1 and 4000
-    and octet_length(approval_question) between 1 and 4000 and octet_length(approval_comment) between 1 and 4000
-    and octet_length(approval_decided_by) between 1 and 200 and octet_length(cancel_requested_by) between 1 and 200),
+    and octet_length(approval_question) between 1 and 4000
+    and octet_length(approved_by) between 1 and 200 and octet_length(cancel_requested_by) between 1 and 200),
   constraint agent_tasks_approval_asked check (num_nulls(approval_gate, approval_question,
     approval_requested_at) in (0, 3)),
-  constraint agent_tasks_approval_decided check (
-    num_nulls(approval_verdict, approval_decided_by, approval_decided_at) in (0, 3)
-    and (approval_verdict is null or approval_gate is not null)
-      and (approval_comment is null or approval_verdict is not null)),
-  constraint agent_tasks_verdict_known check (approval_verdict in ('approved', 'rejected')),
-  constraint agent_tasks_awaits_a_verdict check (status <> 'awaiting_approval' or approval_gate is not null
-    and approval_verdict is null),
+  constraint agent_tasks_approved check (num_nulls(approved_by, approved_at) in (0, 2)
+    and (approved_by is null or approval_gate is not null)),
+  constraint agent_tasks_awaits_approval check (status <> 'awaiting_approval' or approval_gate is not null
+    and approved_by is null),
   constraint agent_tasks_cancel_requested check (num_nulls(cancel_requested_by, cancel_requested_at) in (0, 2)),
   constraint agent_tasks_run_counted check (run >= 0 and tries >= 0 and tries <= run),
   constraint agent_tasks_run_dispatched check ((run = 0) = (dispatch_event_id is null)

@@ -73,7 +73,7 @@ func (b *tasks) worker(s *script, more ...events.Subscription) *testWorker {
 	return b.startWorker(noPoll, consumer, more...)
 }
 
-func (b *tasks) dispatched(request application.TaskRequest) domain.AgentTask {
+func (b *tasks) dispatched(request application.TaskRequest) *domain.AgentTask {
 	b.Helper()
 	if request.Executor == "" {
 		request.Executor = scriptName
@@ -86,23 +86,17 @@ func (b *tasks) dispatched(request application.TaskRequest) domain.AgentTask {
 	return task
 }
 
-func (b *tasks) find(id uuid.UUID) domain.AgentTask {
+func (b *tasks) wantStatus(id uuid.UUID, status domain.TaskStatus) *domain.AgentTask {
 	b.Helper()
 	task, err := b.control.Find(b.ctx, b.workspace, id)
 	must(b.T, err)
-	return task
-}
-
-func (b *tasks) wantStatus(id uuid.UUID, status domain.TaskStatus) domain.AgentTask {
-	b.Helper()
-	task := b.find(id)
 	if task.Status != status {
 		b.Fatalf("the task is %s, not %s: %s", task.Status, status, task.FailureReason)
 	}
 	return task
 }
 
-func (b *tasks) wantSteps(task domain.AgentTask, want ...string) {
+func (b *tasks) wantSteps(task *domain.AgentTask, want ...string) {
 	b.Helper()
 	var got []string
 	for _, s := range task.Steps {
@@ -230,7 +224,7 @@ func (b *tasks) runTask(id, dispatch uuid.UUID, s *script) error {
 }
 
 // advance dispatches a task and runs it until it has a status in which it waits or has ended.
-func (b *tasks) advance(status domain.TaskStatus) domain.AgentTask {
+func (b *tasks) advance(status domain.TaskStatus) *domain.AgentTask {
 	b.Helper()
 	task := b.dispatched(application.TaskRequest{})
 	run := func(in func(context.Context, string) error) {
@@ -245,7 +239,7 @@ func (b *tasks) advance(status domain.TaskStatus) domain.AgentTask {
 		run(nil)
 	case domain.TaskSucceeded:
 		run(nil)
-		_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+		_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada")
 		must(b.T, err)
 		run(nil)
 	case domain.TaskQueued, domain.TaskRunning, domain.TaskCancelled:
@@ -256,41 +250,33 @@ func (b *tasks) advance(status domain.TaskStatus) domain.AgentTask {
 func TestAgentTasks(t *testing.T) {
 	b := setupTasks(t)
 	for _, test := range []func(*tasks){eachChangeThatNeedsAWorkerIsAnEvent, oneOfTwoApprovalsCounts,
-		duplicateAndOldEventsDoNothing, anEarlierRunWritesNothing, aRunSurvivesALostReply, aCancelledTaskStopsAfterItsStep,
-		aStepEndsAtItsLimit, anEventWithoutItsTaskIsADeadLetter, aTaskIsDispatchedOnceAndInItsOwnWorkspace} {
+		duplicateAndOldEventsDoNothing, anEarlierRunWritesNothing, aCancelledTaskStopsAfterItsStep,
+		aStepEndsAtItsLimit, anEventWithoutItsTaskIsADeadLetter, aTaskBelongsToItsWorkspace} {
 		b.run(nameOf(test), test)
 	}
 }
 
 // A change by a person publishes an event if a worker has to act. A refused change has no effect.
 func eachChangeThatNeedsAWorkerIsAnEvent(b *tasks) {
-	approve := func(id uuid.UUID) (domain.AgentTask, error) {
-		return b.control.Approve(b.ctx, b.workspace, id, "ada", "")
-	}
-	reject := func(id uuid.UUID) (domain.AgentTask, error) {
-		return b.control.Reject(b.ctx, b.workspace, id, "ada", "no")
-	}
-	cancel := func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, id, "ada") }
-	retry := func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Retry(b.ctx, b.workspace, id) }
-	redispatch := func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Redispatch(b.ctx, b.workspace, id) }
+	approve := func(id uuid.UUID) (*domain.AgentTask, error) { return b.control.Approve(b.ctx, b.workspace, id, "ada") }
+	cancel := func(id uuid.UUID) (*domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, id, "ada") }
 	for _, c := range []struct {
 		from   domain.TaskStatus
-		change func(uuid.UUID) (domain.AgentTask, error)
+		change func(uuid.UUID) (*domain.AgentTask, error)
 		to     domain.TaskStatus // empty if the change is refused
 		events int               // published by the change
 	}{
-		{domain.TaskQueued, cancel, domain.TaskCancelled, 0}, {domain.TaskQueued, redispatch, domain.TaskQueued, 1},
+		{domain.TaskQueued, cancel, domain.TaskCancelled, 0}, {domain.TaskQueued, approve, "", 0},
 		{domain.TaskAwaitingApproval, approve, domain.TaskQueued, 1},
-		{domain.TaskAwaitingApproval, reject, domain.TaskCancelled, 0}, {domain.TaskAwaitingApproval, retry, "", 0},
-		{domain.TaskFailed, retry, domain.TaskQueued, 1}, {domain.TaskSucceeded, cancel, "", 0},
-		{domain.TaskSucceeded, redispatch, "", 0},
+		{domain.TaskAwaitingApproval, cancel, domain.TaskCancelled, 0}, {domain.TaskFailed, cancel, "", 0},
+		{domain.TaskSucceeded, cancel, "", 0},
 	} {
 		task := b.advance(c.from)
 		before, published := b.text(task.ID), len(b.dispatches(task.ID))
 		changed, err := c.change(task.ID)
 		_, refused := errors.AsType[*domain.TransitionError](err)
 		if c.to == "" && (!refused || b.text(task.ID) != before) || c.to != "" && (err != nil || changed.Status != c.to) {
-			b.Errorf("from %s, want %q: the status is %s, %v", c.from, c.to, changed.Status, err)
+			b.Errorf("from %s, want %q: the task is %+v, %v", c.from, c.to, changed, err)
 		}
 		if n := len(b.dispatches(task.ID)) - published; n != c.events {
 			b.Errorf("from %s to %q: %d events were published", c.from, c.to, n)
@@ -301,7 +287,7 @@ func eachChangeThatNeedsAWorkerIsAnEvent(b *tasks) {
 func oneOfTwoApprovalsCounts(b *tasks) {
 	task := b.advance(domain.TaskAwaitingApproval)
 	if n := countOf(b.T, 4, func() (bool, error) {
-		_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+		_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada")
 		if _, refused := errors.AsType[*domain.TransitionError](err); refused {
 			return false, nil
 		}
@@ -329,7 +315,7 @@ func duplicateAndOldEventsDoNothing(b *tasks) {
 	}}
 	must(b.T, b.runTask(task.ID, first, s))
 	duplicate("before the approval", first)
-	_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+	_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada")
 	must(b.T, err)
 	b.wantDispatches(task.ID, 2)
 	must(b.T, b.runTask(task.ID, b.dispatches(task.ID)[1], s))
@@ -380,57 +366,6 @@ func anEarlierRunWritesNothing(b *tasks) {
 		if b.wantStatus(task.ID, domain.TaskAwaitingApproval); next.steps() != c.next {
 			b.Errorf("at %s the later run did %q, want %q", at, next.steps(), c.next)
 		}
-	}
-}
-
-// A run that misses the reply to a commit writes again. That changes nothing, costs no try and leaves no task
-// running.
-func aRunSurvivesALostReply(b *tasks) {
-	for name, c := range map[string]struct {
-		lost  int // the write whose reply is lost, from 1
-		tries int
-		cause error
-	}{
-		"to a step":                            {2, 1, errOnPurpose},
-		"to the release when the worker stops": {3, 0, events.ErrStopping},
-	} {
-		task := b.dispatched(application.TaskRequest{})
-		dispatch := b.dispatches(task.ID)[0]
-		writes := 0
-		loseReply := func(ctx context.Context, workspace uuid.NullUUID,
-			work func(application.Tasks, events.EventPublisher) error) error {
-			err := b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
-				return work(newTasks(tx), publisherFor())
-			})
-			if writes++; err == nil && writes == c.lost {
-				err = errors.New("the connection is gone")
-			}
-			return err
-		}
-		ctx, stop := context.WithCancelCause(b.ctx)
-		s := &script{in: func(_ context.Context, step string) error {
-			if step != stepTwo {
-				return nil
-			}
-			if c.tries == 0 {
-				stop(c.cause)
-			}
-			return c.cause
-		}}
-		run := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Minute)
-		run.Transact = loseReply
-		conclude, err := run.Run(ctx, b.workspace, task.ID, dispatch)
-		stop(nil)
-		// Of an executor's error only the text is stored.
-		if conclude != nil || err == nil || !strings.Contains(err.Error(), c.cause.Error()) {
-			b.Fatalf("%s: the run returns %t, %v: the event would be delivered", name, conclude != nil, err)
-		}
-		if task = b.wantStatus(task.ID, domain.TaskQueued); task.Tries != c.tries || writes <= c.lost {
-			b.Errorf("%s: after %d writes the task has %d tries, want %d", name, writes, task.Tries, c.tries)
-		}
-		must(b.T, b.runTask(task.ID, dispatch, &script{}))
-		b.wantSteps(b.wantStatus(task.ID, domain.TaskAwaitingApproval), stepOne, stepTwo)
-		b.wantDispatches(task.ID, 1)
 	}
 }
 
@@ -492,18 +427,10 @@ func anEventWithoutItsTaskIsADeadLetter(b *tasks) {
 
 var fixedID = uuid.MustParse("11111111-1111-4111-8111-111111111111")
 
-func aTaskIsDispatchedOnceAndInItsOwnWorkspace(b *tasks) {
-	first := b.dispatched(application.TaskRequest{ID: fixedID})
-	again, err := b.dispatch.Dispatch(b.ctx, b.workspace, application.TaskRequest{
-		ID: fixedID, Executor: scriptName, Input: json.RawMessage(`{"other": 1}`),
-	})
-	must(b.T, err)
-	if again.Conversation != first.Conversation || len(b.dispatches(fixedID)) != 1 {
-		b.Errorf("the second dispatch: %+v", again)
-	}
-	next := b.dispatched(application.TaskRequest{Conversation: first.Conversation, Retention: 24 * time.Hour})
-	if next.Conversation != first.Conversation || next.ID == first.ID ||
-		!next.RetainUntil.Equal(next.CreatedAt.Add(24*time.Hour)) {
+func aTaskBelongsToItsWorkspace(b *tasks) {
+	first := b.dispatched(application.TaskRequest{})
+	next := b.dispatched(application.TaskRequest{Conversation: first.Conversation})
+	if next.Conversation != first.Conversation || next.ID == first.ID {
 		b.Errorf("%+v", next)
 	}
 	elsewhere := newWorkspace()
@@ -522,8 +449,7 @@ func aTaskIsDispatchedOnceAndInItsOwnWorkspace(b *tasks) {
 			application.TaskRequest{Executor: scriptName, Input: json.RawMessage(`{"a": "\u0000"}`)}},
 		"there is no such conversation in this workspace": {elsewhere,
 			application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation}},
-		"the id is taken": {elsewhere, application.TaskRequest{Executor: scriptName, Input: input, ID: fixedID}},
-		"only a new conversation is proactive": {b.workspace,
+		"only a new conversation has a trigger event": {b.workspace,
 			application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation,
 				Trigger: uuid.NullUUID{UUID: fixedID, Valid: true}}},
 	} {
@@ -534,7 +460,7 @@ func aTaskIsDispatchedOnceAndInItsOwnWorkspace(b *tasks) {
 	if now := one[int](b.bundle, rows); now != before {
 		b.Errorf("refused, but %d rows were written", now-before)
 	}
-	if _, err := b.control.Cancel(b.ctx, elsewhere, fixedID, "eve"); !errors.Is(err, application.ErrNoTask) {
+	if _, err := b.control.Cancel(b.ctx, elsewhere, first.ID, "eve"); !errors.Is(err, application.ErrNoTask) {
 		b.Errorf("another workspace cancels the task: %v", err)
 	}
 }
@@ -582,7 +508,7 @@ func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *testWorker, _ *script) {
 	}
 	_, err = app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(b.T, "harbour", "Another")) // after the draft
 	must(b.T, err)
-	_, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "fine")
+	_, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada")
 	must(b.T, err)
 	l.awaitDelivered(1)
 	task = b.wantStatus(task.ID, domain.TaskSucceeded)
@@ -645,15 +571,6 @@ func anErrorThatRetryingCannotFixFailsTheTaskAndNotItsEvent(b *tasks, l *testWor
 		if task = b.wantStatus(task.ID, c.status); !strings.Contains(task.FailureReason, c.reason) {
 			b.Errorf("%s: the failure reason is %q, want %q", name, task.FailureReason, c.reason)
 		}
-		if c.attempts != 1 {
-			continue
-		}
-		_, err := b.control.Retry(b.ctx, b.workspace, task.ID)
-		must(b.T, err)
-		l.awaitOutcome(dispatch.Delivered)
-		if ran := strings.Count(s.steps(), stepOne); b.find(task.ID).Status != domain.TaskFailed || ran != 1 {
-			b.Errorf("%s: step one ran %d times", name, ran)
-		}
 	}
 }
 
@@ -664,9 +581,9 @@ func aProactiveConversationKnowsItsTrigger(b *tasks, l *testWorker, _ *script) {
 	b.publish(e)
 	l.awaitOutcome(dispatch.Delivered)
 	l.awaitDelivered(1)
-	if got := one[string](b.bundle, `select string_agg(concat_ws(' ', kind, trigger_event_id, status), ', ')
+	if got := one[string](b.bundle, `select string_agg(concat_ws(' ', trigger_event_id, status), ', ')
 		from platform.agent_tasks
-		join platform.conversations using (conversation_id)`); got != "proactive "+e.EventID.String()+" awaiting_approval" {
+		join platform.conversations using (conversation_id)`); got != e.EventID.String()+" awaiting_approval" {
 		b.Fatalf("tasks: %s", got)
 	}
 }

@@ -252,8 +252,7 @@ func TestSweepOfOtherTables(t *testing.T) {
 			" (decision_id, workspace_id, counted_at) select gen_random_uuid(), w, at from (values (null::uuid, 66d), (null, " +
 			"67d), (gen_random_uuid(), 67d), (null, 99d)) v(w, at)")
 	}
-	insert("insert into platform.conversations (conversation_id, kind, created_at) values ('" + key(1).String() +
-		"', 'reactive', 99d)")
+	insert("insert into platform.conversations (conversation_id, created_at) values ('" + key(1).String() + "', 99d)")
 	for _, task := range []string{"'succeeded', '{}', 1d", "'cancelled', null, 1d", "'cancelled', null, 0d",
 		"'succeeded', '{}', -1d", "'queued', null, 1d"} {
 		insert(`insert into platform.agent_tasks (agent_task_id, conversation_id, executor, input, created_at, updated_at,

@@ -107,7 +107,7 @@ func (s *Stage) tasks(ctx context.Context) error {
 		return err
 	}
 	control := app.NewControlTask(s.UnitOfWork)
-	if _, err := control.Approve(ctx, s.Workspace, delivered, "a person", "go ahead"); err != nil {
+	if _, err := control.Approve(ctx, s.Workspace, delivered, "a person"); err != nil {
 		return err
 	}
 	s.Say("a person approved: the task was queued and dispatched again, in one transaction")
@@ -152,14 +152,14 @@ func (s *Stage) awaitApproval(ctx context.Context) (uuid.UUID, error) {
 
 // task waits until a task has a status.
 func (s *Stage) task(ctx context.Context, id uuid.UUID,
-	status platform.TaskStatus) (task platform.AgentTask, err error) {
+	status platform.TaskStatus) (task *platform.AgentTask, err error) {
 	control := app.NewControlTask(s.UnitOfWork)
 	err = s.Await(ctx, fmt.Sprintf("task %s is %s", id, status), func(ctx context.Context) (bool, error) {
 		task, err = control.Find(ctx, s.Workspace, id)
 		if err == nil && task.Status.Finished() && task.Status != status {
 			err = fmt.Errorf("%w: task %s is %s: %s", errFlowFailed, id, task.Status, task.FailureReason)
 		}
-		return task.Status == status, err
+		return err == nil && task.Status == status, err
 	})
 	return task, err
 }

@@ -150,8 +150,7 @@ func (b *CardBriefing) Advance(ctx context.Context, work Work) (Advance, error) 
 func (b *CardBriefing) lookUp(ctx context.Context, work Work, cardID string) (Advance, error) {
 	card, err := b.Card(ctx, work.Workspace, cardID)
 	if errors.Is(err, ErrNoCard) {
-		return Advance{}, events.Terminal(fmt.Errorf("card %s: %w: publish it, then retry the task (docs/agent-tasks.md)",
-			cardID, err))
+		return Advance{}, events.Terminal(fmt.Errorf("card %s: %w: publish it, then dispatch the task again", cardID, err))
 	}
 	if err != nil {
 		return Advance{}, fmt.Errorf("look up card %s: %w", cardID, err)

@@ -46,7 +46,7 @@ func advance(t *testing.T, executor Executor, task *domain.AgentTask) Advance {
 
 func briefingTask(t *testing.T) *domain.AgentTask {
 	t.Helper()
-	task, err := domain.NewAgentTask(uuid.New(), uuid.New(), CardBriefingExecutor, json.RawMessage(`{"card_id": "c"}`), 0,
+	task, err := domain.NewAgentTask(uuid.New(), uuid.New(), CardBriefingExecutor, json.RawMessage(`{"card_id": "c"}`),
 		time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestBriefingOfTheLargestCardCanBeDelivered(t *testing.T) {
 		if a := advance(t, executor, task); a.gate != BriefingGate || len(out.briefings) > 0 {
 			t.Fatalf("after the draft: %+v", a)
 		}
-		task.Approval = &domain.Approval{Gate: BriefingGate, Verdict: domain.Approved}
+		task.Approval = &domain.Approval{Gate: BriefingGate, ApprovedBy: "ada"}
 		advance(t, executor, task)
 		const place = `"delivered_to":"the shelf"`
 		if a := advance(t, executor, task); a.step+a.gate != "" || !strings.Contains(string(a.result), place) {

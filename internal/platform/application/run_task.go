@@ -1,6 +1,7 @@
 package application
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,18 +27,12 @@ type RunTask struct {
 	Now       func() time.Time
 }
 
+// writeTimeout bounds a write of a run. recordWithin bounds one that begins after the run was told to stop, and is less
+// than the worker waits for it.
 const (
-	// recordTries is how often a write of a run is tried, because the step that it records may have been expensive.
-	recordTries = 3
-	recordPause = 500 * time.Millisecond // before the second try; doubled for the third
-	// writeTimeout bounds a write and its tries. recordWithin bounds one that begins after the run was told to stop, and
-	// is less than the worker waits for it.
 	writeTimeout = 30 * time.Second
 	recordWithin = 3 * time.Second
 )
-
-// errNothingToDo means that the task waits for no run of this event.
-var errNothingToDo = errors.New("the task waits for no worker")
 
 // Run runs a task for the event dispatch until the task ends or waits for a person. The conclusion is nil if there was
 // nothing to do or another run has the task. The error is [ErrNoTask] for an unknown task. After any other error the
@@ -45,44 +40,31 @@ var errNothingToDo = errors.New("the task waits for no worker")
 func (r *RunTask) Run(ctx context.Context, workspace uuid.NullUUID, id, dispatch uuid.UUID) (Conclusion, error) {
 	run := &run{RunTask: r, workspace: workspace, id: id}
 	task, err := run.write(ctx, func(t *domain.AgentTask) error {
-		if run.number > 0 { // an earlier try began the run, but its answer was lost: that costs no try
-			if err := t.Requeue(run.number, "", r.Now()); err != nil && !errors.Is(err, domain.ErrSuperseded) {
-				return err
-			}
+		if t.Start(dispatch, r.Now()) {
+			run.number = t.Run
 		}
-		if !t.Start(dispatch, r.Now()) {
-			return errNothingToDo
-		}
-		run.number = t.Run
 		return nil
 	})
-	if errors.Is(err, errNothingToDo) {
-		return nil, nil
-	}
-	if err != nil {
+	if err != nil || run.number == 0 {
 		return nil, err
 	}
 	if task.Tries > domain.MaxTaskTries {
-		return run.fail(fmt.Sprintf("given up after %d tries; %s", domain.MaxTaskTries, lastFailure(task, dispatch))), nil
+		last := fmt.Sprintf("its workers died or were stopped: see event %s", dispatch)
+		if task.LastError != "" {
+			last = "the latest error: " + task.LastError
+		}
+		return run.fail(fmt.Sprintf("given up after %d tries; %s", domain.MaxTaskTries, last)), nil
 	}
 	executor, known := r.Executors[task.Executor]
 	if !known {
-		return run.fail(fmt.Sprintf("no worker of this build has an executor %q: deploy one that does, then retry the task",
-			task.Executor)), nil
+		return run.fail(fmt.Sprintf("no worker of this build has an executor %q: deploy one that does, then dispatch the "+
+			"task again", task.Executor)), nil
 	}
 	conclusion, err := run.steps(ctx, executor, task)
 	if errors.Is(err, domain.ErrSuperseded) {
 		return nil, nil // another run continues the task
 	}
 	return conclusion, err
-}
-
-// lastFailure describes why a task used up its tries.
-func lastFailure(task *domain.AgentTask, dispatch uuid.UUID) string {
-	if task.LastError != "" {
-		return "the latest error: " + task.LastError
-	}
-	return fmt.Sprintf("its workers died or were stopped: see event %s", dispatch)
 }
 
 // run is one try at a task.
@@ -106,24 +88,24 @@ func (r *run) steps(ctx context.Context, executor Executor, task *domain.AgentTa
 		if err != nil {
 			return r.interrupted(ctx, task, err)
 		}
-		change := func(t *domain.AgentTask) error { return t.Succeed(r.number, advance.result, r.Now()) }
+		do := func(t *domain.AgentTask) error { return t.Succeed(r.number, advance.result, r.Now()) }
 		switch {
 		case advance.gate != "":
-			change = func(t *domain.AgentTask) error {
+			do = func(t *domain.AgentTask) error {
 				return t.AwaitApproval(r.number, advance.gate, advance.question, r.Now())
 			}
 		case advance.step != "":
-			change = func(t *domain.AgentTask) error {
+			do = func(t *domain.AgentTask) error {
 				return t.RecordStep(r.number, advance.step, advance.result, r.Now())
 			}
 		}
-		if err := r.check(task, advance, change); err != nil {
+		if err := r.check(task, advance, do); err != nil {
 			return r.interrupted(ctx, task, events.Terminal(err))
 		}
 		if advance.step == "" {
-			return r.conclude(change), nil
+			return r.conclude(do), nil
 		}
-		if task, err = r.write(ctx, change); err != nil {
+		if task, err = r.write(ctx, do); err != nil {
 			return nil, err
 		}
 	}
@@ -136,40 +118,34 @@ func (r *run) advance(ctx context.Context, executor Executor, task *domain.Agent
 	advance, err := executor.Advance(limited, Work{
 		Task: task.ID, Conversation: task.Conversation, Workspace: r.workspace, Input: task.Input, Run: r.number, task: task,
 	})
-	switch {
-	case err != nil && limited.Err() != nil && ctx.Err() == nil:
-		err = executorError(fmt.Errorf("the step did not end within %s: %w", r.StepLimit, err))
-	case err != nil:
-		err = executorError(err)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("the step did not end within %s: %w", r.StepLimit, err)
 	}
-	return advance, err
+	return advance, executorError(err)
 }
 
 // executorError returns an executor's error as its text, terminal or not. It hides the error's types, which tasks and
 // events would mistake for their own.
 func executorError(err error) error {
-	text := strings.TrimSpace(err.Error())
-	if text == "" {
-		text = "the executor failed without a message"
+	if err == nil {
+		return nil
 	}
+	text := errors.New(cmp.Or(strings.TrimSpace(err.Error()), "the executor failed without a message"))
 	if terminal(err) {
-		return events.Terminal(errors.New(text))
+		return events.Terminal(text)
 	}
-	return errors.New(text)
+	return text
 }
 
-// check returns an error for an outcome that cannot be stored. A retry of the write would not help.
-func (r *run) check(task *domain.AgentTask, advance Advance, change func(*domain.AgentTask) error) error {
+// check returns an error for an outcome that cannot be stored. Another run would not help.
+func (r *run) check(task *domain.AgentTask, advance Advance, do func(*domain.AgentTask) error) error {
 	if advance.result != nil {
 		if err := events.ValidatePayload(advance.result); err != nil {
 			return err
 		}
 	}
-	if _, done := task.StepResult(advance.step); done {
-		return fmt.Errorf("step %s is done already", advance.step) // it would repeat the step for ever
-	}
 	tried := *task
-	return change(&tried)
+	return do(&tried)
 }
 
 // interrupted ends a run after err: an error of a step, or the reason why the run must stop.
@@ -195,7 +171,7 @@ func terminal(err error) bool {
 
 // write changes the task in a separate transaction and returns its new state. It writes even when the run must stop,
 // but not after the lease is lost.
-func (r *run) write(ctx context.Context, change func(*domain.AgentTask) error) (task *domain.AgentTask, err error) {
+func (r *run) write(ctx context.Context, do func(*domain.AgentTask) error) (task *domain.AgentTask, err error) {
 	if cause := context.Cause(ctx); errors.Is(cause, events.ErrLeaseLost) {
 		return nil, cause
 	}
@@ -205,43 +181,21 @@ func (r *run) write(ctx context.Context, change func(*domain.AgentTask) error) (
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	pause := recordPause
-	for try := 1; ; try++ {
-		err = r.Transact(ctx, r.workspace, func(tasks Tasks, _ events.EventPublisher) error {
-			if task, err = tasks.Lock(ctx, r.workspace, r.id); err != nil {
-				return err
-			}
-			if err := change(task); err != nil {
-				return err
-			}
-			return tasks.Save(ctx, r.workspace, task)
-		})
-		if err == nil || try == recordTries || errors.Is(err, errNothingToDo) ||
-			errors.Is(err, domain.ErrSuperseded) || errors.Is(err, ErrNoTask) {
-			return task, err
-		}
-		select {
-		case <-time.After(pause):
-			pause *= 2
-		case <-ctx.Done():
-			return task, err
-		}
-	}
+	err = r.Transact(ctx, r.workspace, func(tasks Tasks, _ events.EventPublisher) error {
+		task, err = change(ctx, tasks, r.workspace, r.id, do)
+		return err
+	})
+	return task, err
 }
 
 // conclude returns a Conclusion that makes a change which ends the run.
-func (r *run) conclude(change func(*domain.AgentTask) error) Conclusion {
+func (r *run) conclude(do func(*domain.AgentTask) error) Conclusion {
 	return func(ctx context.Context, tasks Tasks) error {
-		task, err := tasks.Lock(ctx, r.workspace, r.id)
-		if err != nil {
-			return err
-		}
-		if err := change(task); errors.Is(err, domain.ErrSuperseded) {
+		_, err := change(ctx, tasks, r.workspace, r.id, do)
+		if errors.Is(err, domain.ErrSuperseded) {
 			return nil // another run ends the task
-		} else if err != nil {
-			return err
 		}
-		return tasks.Save(ctx, r.workspace, task)
+		return err
 	}
 }
 

@@ -19,22 +19,31 @@ var (
 	ErrNoConversation = errors.New("there is no such conversation in this workspace")
 )
 
-// ErrTaskExists means that a task with this id was dispatched at the same time, or in another workspace.
-var ErrTaskExists = errors.New("the id is taken: read that task, or choose another id")
-
 // Tasks stores conversations and agent tasks in one transaction.
 type Tasks interface {
-	AddConversation(ctx context.Context, workspace uuid.NullUUID, conversation domain.Conversation) error
-	// Conversation returns a conversation, or [ErrNoConversation].
-	Conversation(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Conversation, error)
-	// Add stores a new task, and returns false if its id is taken.
-	Add(ctx context.Context, workspace uuid.NullUUID, task *domain.AgentTask) (bool, error)
-	// Find returns a task, or [ErrNoTask].
-	Find(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (*domain.AgentTask, error)
+	// AddConversation begins a conversation. Trigger is the event that caused it, if it is proactive.
+	AddConversation(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, trigger uuid.NullUUID, at time.Time) error
+	// FindConversation returns [ErrNoConversation] if there is none.
+	FindConversation(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error
+	// Add stores a new task.
+	Add(ctx context.Context, workspace uuid.NullUUID, task *domain.AgentTask) error
 	// Lock returns a task, or [ErrNoTask], and locks it until the transaction ends.
 	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (*domain.AgentTask, error)
 	// Save stores a task that was locked in this transaction.
 	Save(ctx context.Context, workspace uuid.NullUUID, task *domain.AgentTask) error
+}
+
+// change locks a task, changes it and saves it.
+func change(ctx context.Context, tasks Tasks, workspace uuid.NullUUID, id uuid.UUID,
+	do func(*domain.AgentTask) error) (*domain.AgentTask, error) {
+	task, err := tasks.Lock(ctx, workspace, id)
+	if err == nil {
+		err = do(task)
+	}
+	if err == nil {
+		err = tasks.Save(ctx, workspace, task)
+	}
+	return task, err
 }
 
 // publishDispatched publishes that a task waits for a worker. Each call is another event with another idempotency key.
@@ -77,7 +86,7 @@ func (w Work) Result(step string) (json.RawMessage, bool) { return w.task.StepRe
 // Approved reports whether a person has approved a gate.
 func (w Work) Approved(gate string) bool {
 	a := w.task.Approval
-	return a != nil && a.Gate == gate && a.Verdict == domain.Approved
+	return a != nil && a.Gate == gate && a.ApprovedBy != ""
 }
 
 // Key returns an idempotency key for a step's effect. It is the same at each repetition.

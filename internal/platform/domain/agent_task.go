@@ -21,10 +21,10 @@ import (
 //	          start                      succeed
 //	queued ──────────> running ────────────────────────> succeeded
 //	 │ ^ ^  requeue     │ │ │ │  fail
-//	 │ │ └──────────────┘ │ │ └──────────────> failed
-//	 │ │     approve      │ └──────────────┐     │ retry
-//	 │ └── awaiting_approval <─────────────┘     └──> queued
-//	 │            │ reject, cancel  await approval
+//	 │ │ └──────────────┘ │ │ └────────────────────────> failed
+//	 │ │     approve      │ └──────────────┐
+//	 │ └── awaiting_approval <─────────────┘
+//	 │            │ cancel         await approval
 //	 └────────────┴──────────────────────────> cancelled
 //	   cancel; a running task is cancelled after its current step
 type TaskStatus string
@@ -35,11 +35,11 @@ const (
 	TaskRunning          TaskStatus = "running"           // a worker runs it
 	TaskAwaitingApproval TaskStatus = "awaiting_approval" // waits for a person
 	TaskSucceeded        TaskStatus = "succeeded"
-	TaskFailed           TaskStatus = "failed" // may be retried
+	TaskFailed           TaskStatus = "failed"
 	TaskCancelled        TaskStatus = "cancelled"
 )
 
-// Finished reports whether the task has ended. A failed task may still be retried.
+// Finished reports whether the task has ended.
 func (s TaskStatus) Finished() bool {
 	return s == TaskSucceeded || s == TaskFailed || s == TaskCancelled
 }
@@ -54,9 +54,8 @@ const (
 	// that kills its workers fails too.
 	MaxTaskTries = 5
 
-	// DefaultTaskRetention is how long a task is kept after its creation, if it does not say otherwise.
-	DefaultTaskRetention = 90 * 24 * time.Hour
-	MaxTaskRetention     = 10 * 366 * 24 * time.Hour
+	// TaskRetention is how long a task is kept after its creation.
+	TaskRetention = 90 * 24 * time.Hour
 )
 
 // AgentTask is work in steps, outside any transaction. Each step's result is recorded when it is done, and the next run
@@ -97,25 +96,14 @@ type TaskStep struct {
 	DoneAt time.Time       `json:"done_at"`
 }
 
-// Verdict is a person's decision.
-type Verdict string
-
-// The verdicts.
-const (
-	Approved Verdict = "approved"
-	Rejected Verdict = "rejected"
-)
-
 // Approval is requested from a person before a task continues.
 type Approval struct {
 	Gate        string // its name, for the executor
 	Question    string // for the person
 	RequestedAt time.Time
-	// Verdict and the fields below are empty until a person decides.
-	Verdict   Verdict
-	DecidedBy string
-	DecidedAt time.Time
-	Comment   string
+	// ApprovedBy and ApprovedAt are empty until a person approves.
+	ApprovedBy string
+	ApprovedAt time.Time
 }
 
 // Cancellation is a request to cancel a task.
@@ -130,8 +118,7 @@ var ErrSuperseded = errors.New("this run of the agent task is over: another run 
 
 // TransitionError means that the task's status does not allow a change.
 type TransitionError struct {
-	Task   uuid.UUID
-	Change string // approve, cancel, ...
+	Change string // approve or cancel
 	Status TaskStatus
 	Wanted []TaskStatus
 }
@@ -141,38 +128,17 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("the task is %s: to %s it, it must be %s", e.Status, e.Change, wanted)
 }
 
-// InvalidTaskError means that a value given to a task is invalid.
-type InvalidTaskError struct{ Err error }
-
-func (e *InvalidTaskError) Error() string { return e.Err.Error() }
-func (e *InvalidTaskError) Unwrap() error { return e.Err }
-
-func invalid(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &InvalidTaskError{err}
-}
-
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
-// NewAgentTask returns a queued task. Retention counts from now; zero means [DefaultTaskRetention].
-func NewAgentTask(id, conversation uuid.UUID, executor string, input json.RawMessage, retention time.Duration,
+// NewAgentTask returns a queued task, or an error for an input that it cannot have.
+func NewAgentTask(id, conversation uuid.UUID, executor string, input json.RawMessage,
 	now time.Time) (*AgentTask, error) {
-	if retention == 0 {
-		retention = DefaultTaskRetention
-	}
-	err := errors.Join(check.ID("id", id), check.ID("conversation", conversation), checkName("executor", executor),
-		checkObject("input", input))
-	if retention < 0 || retention > MaxTaskRetention {
-		err = errors.Join(err, fmt.Errorf("retention is %s, must be positive and at most %s", retention, MaxTaskRetention))
-	}
-	if err != nil {
-		return nil, invalid(err)
+	if err := checkObject("input", input); err != nil {
+		return nil, err
 	}
 	return &AgentTask{
 		ID: id, Conversation: conversation, Executor: executor, Input: input, Status: TaskQueued,
-		CreatedAt: now, UpdatedAt: now, RetainUntil: now.Add(retention),
+		CreatedAt: now, UpdatedAt: now, RetainUntil: now.Add(TaskRetention),
 	}, nil
 }
 
@@ -187,50 +153,41 @@ func (t *AgentTask) Start(dispatch uuid.UUID, now time.Time) bool {
 	t.Dispatch = uuid.NullUUID{UUID: dispatch, Valid: true}
 	t.Run++
 	t.Tries++
-	t.setStatus(TaskRunning, now)
+	t.Status, t.UpdatedAt = TaskRunning, now
 	return true
 }
 
 // Exhausted reports whether the task has used its last try.
 func (t *AgentTask) Exhausted() bool { return t.Tries >= MaxTaskTries }
 
-// RecordStep stores the result of a step. It resets the tries and the last error. A second call changes nothing.
+// RecordStep stores the result of a step. It resets the tries and the last error.
 func (t *AgentTask) RecordStep(run int64, name string, result json.RawMessage, now time.Time) error {
-	if err := t.checkRun(run); err != nil {
-		return err
-	}
-	faults := []error{checkName("step", name), checkObject("result of step "+name, result)}
-	if i := t.step(name); i >= 0 {
-		if t.Steps[i].Run == run {
-			return nil // the answer to the first call was lost
-		}
-		faults = append(faults, fmt.Errorf("step %s is done already", name))
+	fault := errors.Join(checkName("step", name), checkObject("result of step "+name, result))
+	if t.step(name) >= 0 {
+		fault = errors.Join(fault, fmt.Errorf("step %s is done already", name))
 	}
 	if len(t.Steps) >= MaxTaskSteps {
-		faults = append(faults, fmt.Errorf("a task has at most %d steps", MaxTaskSteps))
+		fault = errors.Join(fault, fmt.Errorf("a task has at most %d steps", MaxTaskSteps))
 	}
-	if err := invalid(errors.Join(faults...)); err != nil {
-		return err
+	err := t.end(run, TaskRunning, now, fault)
+	if err == nil {
+		t.Steps = append(t.Steps, TaskStep{Name: name, Result: result, Run: run, DoneAt: now})
+		t.LastError, t.Tries = "", 1
 	}
-	t.Steps = append(t.Steps, TaskStep{Name: name, Result: result, Run: run, DoneAt: now})
-	t.LastError, t.Tries, t.UpdatedAt = "", 1, now
-	return nil
+	return err
 }
 
 // Requeue ends an interrupted run, so another run for the same event follows. Without a reason the run was stopped from
-// outside and costs no try. A second call changes nothing.
+// outside and costs no try.
 func (t *AgentTask) Requeue(run int64, reason string, now time.Time) error {
-	if t.Run == run && t.Status == TaskQueued {
-		return nil // the answer to the first call was lost
-	}
-	if err := t.checkRun(run); err != nil {
+	err := t.end(run, TaskQueued, now, nil)
+	if err != nil {
 		return err
 	}
 	if reason = storable(reason); reason == "" {
 		t.Tries--
 	}
 	t.LastError = cmp.Or(reason, t.LastError)
-	t.setStatus(TaskQueued, now)
 	return nil
 }
 
@@ -241,7 +198,7 @@ func (t *AgentTask) AwaitApproval(run int64, gate, question string, now time.Tim
 	}
 	question = storable(question)
 	fault := errors.Join(checkName("gate", gate), check.Text("question", question, true, MaxTaskReasonBytes))
-	err := t.end(run, TaskAwaitingApproval, now, invalid(fault))
+	err := t.end(run, TaskAwaitingApproval, now, fault)
 	if err == nil {
 		t.Approval = &Approval{Gate: gate, Question: question, RequestedAt: now}
 	}
@@ -258,7 +215,7 @@ func (t *AgentTask) Stop(run int64, now time.Time) (err error) {
 
 // Succeed ends a run and the task with a result, even if a cancellation was requested: the work cannot be undone.
 func (t *AgentTask) Succeed(run int64, result json.RawMessage, now time.Time) error {
-	err := t.end(run, TaskSucceeded, now, invalid(checkObject("result", result)))
+	err := t.end(run, TaskSucceeded, now, checkObject("result", result))
 	if err == nil {
 		t.Result = result
 	}
@@ -274,52 +231,34 @@ func (t *AgentTask) Fail(run int64, reason string, now time.Time) error {
 	return err
 }
 
-// end ends a run with a new status, unless the run is superseded or there is a fault.
+// end gives a running task a new status, unless the run is superseded or there is a fault.
 func (t *AgentTask) end(run int64, status TaskStatus, now time.Time, fault error) error {
-	err := cmp.Or(t.checkRun(run), fault)
-	if err == nil {
-		t.setStatus(status, now)
+	switch {
+	case t.Run != run || t.Status != TaskRunning:
+		return ErrSuperseded
+	case fault != nil:
+		return fault
 	}
-	return err
+	t.Status, t.UpdatedAt = status, now
+	return nil
 }
 
 // Approve queues a task that waits for approval. The caller must dispatch it.
-func (t *AgentTask) Approve(by, comment string, now time.Time) error {
-	if err := t.decide("approve", Approved, by, comment, now); err != nil {
+func (t *AgentTask) Approve(by string, now time.Time) error {
+	if err := t.decide("approve", by, TaskAwaitingApproval); err != nil {
 		return err
 	}
-	t.Tries = 0
-	t.setStatus(TaskQueued, now)
-	return nil
-}
-
-// Reject ends a task as cancelled, because a person decided against it. Failed tasks may be retried, cancelled ones
-// not.
-func (t *AgentTask) Reject(by, comment string, now time.Time) error {
-	if err := t.decide("reject", Rejected, by, comment, now); err != nil {
-		return err
-	}
-	t.setStatus(TaskCancelled, now)
-	return nil
-}
-
-func (t *AgentTask) decide(change string, verdict Verdict, by, comment string, now time.Time) error {
-	err := cmp.Or(t.requireStatus(change, TaskAwaitingApproval), invalid(checkPerson("who decides", by)))
-	if err != nil {
-		return err
-	}
-	decided := *t.Approval
-	decided.Verdict, decided.DecidedBy, decided.DecidedAt, decided.Comment = verdict, by, now, storable(comment)
-	t.Approval = &decided
+	approved := *t.Approval
+	approved.ApprovedBy, approved.ApprovedAt = by, now
+	t.Approval, t.Tries = &approved, 0
+	t.Status, t.UpdatedAt = TaskQueued, now
 	return nil
 }
 
 // Cancel ends a task that is not running, and requests the cancellation of a running one. A second call changes
 // nothing.
 func (t *AgentTask) Cancel(by string, now time.Time) error {
-	err := cmp.Or(t.requireStatus("cancel", TaskQueued, TaskAwaitingApproval, TaskRunning),
-		invalid(checkPerson("who decides", by)))
-	if err != nil {
+	if err := t.decide("cancel", by, TaskQueued, TaskAwaitingApproval, TaskRunning); err != nil {
 		return err
 	}
 	if t.Cancellation == nil {
@@ -327,33 +266,17 @@ func (t *AgentTask) Cancel(by string, now time.Time) error {
 		t.UpdatedAt = now
 	}
 	if t.Status != TaskRunning {
-		t.setStatus(TaskCancelled, now)
+		t.Status, t.UpdatedAt = TaskCancelled, now
 	}
 	return nil
 }
 
-// Retry queues a failed task, to continue after its finished steps. The caller must dispatch it.
-func (t *AgentTask) Retry(now time.Time) error {
-	if err := t.requireStatus("retry", TaskFailed); err != nil {
-		return err
+// decide returns an error if the status does not allow a person's change, or the person has no name.
+func (t *AgentTask) decide(change, by string, wanted ...TaskStatus) error {
+	if !slices.Contains(wanted, t.Status) {
+		return &TransitionError{Change: change, Status: t.Status, Wanted: wanted}
 	}
-	t.FailureReason, t.LastError, t.Cancellation, t.Tries = "", "", nil, 0
-	t.setStatus(TaskQueued, now)
-	return nil
-}
-
-// Redispatch queues a task whose event failed or was discarded. A current run can write nothing more. The caller must
-// dispatch the task. If a cancellation was requested, the task is cancelled instead.
-func (t *AgentTask) Redispatch(now time.Time) error {
-	if err := t.requireStatus("redispatch", TaskQueued, TaskRunning); err != nil {
-		return err
-	}
-	t.Tries = 0
-	t.setStatus(TaskQueued, now)
-	if t.Cancellation != nil {
-		t.Status = TaskCancelled
-	}
-	return nil
+	return checkPerson("who decides", by)
 }
 
 // StepResult returns the result of a finished step, and false for another step.
@@ -366,23 +289,6 @@ func (t *AgentTask) StepResult(name string) (json.RawMessage, bool) {
 
 func (t *AgentTask) step(name string) int {
 	return slices.IndexFunc(t.Steps, func(s TaskStep) bool { return s.Name == name })
-}
-
-func (t *AgentTask) setStatus(status TaskStatus, now time.Time) { t.Status, t.UpdatedAt = status, now }
-
-// checkRun returns [ErrSuperseded] unless run is the latest and the task is running.
-func (t *AgentTask) checkRun(run int64) error {
-	if t.Run != run || t.Status != TaskRunning {
-		return ErrSuperseded
-	}
-	return nil
-}
-
-func (t *AgentTask) requireStatus(change string, wanted ...TaskStatus) error {
-	if !slices.Contains(wanted, t.Status) {
-		return &TransitionError{Task: t.ID, Change: change, Status: t.Status, Wanted: wanted}
-	}
-	return nil
 }
 
 func checkName(what, name string) error {
@@ -413,33 +319,4 @@ func checkObject(what string, document json.RawMessage) error {
 		return fmt.Errorf("%s has %d bytes, the limit is %d", what, len(trimmed), MaxTaskInputBytes)
 	}
 	return nil
-}
-
-// ConversationKind says who began a conversation.
-type ConversationKind string
-
-// The kinds of conversations.
-const (
-	Reactive  ConversationKind = "reactive"  // a person asked
-	Proactive ConversationKind = "proactive" // platform began without a request
-)
-
-// Conversation groups agent tasks.
-type Conversation struct {
-	ID   uuid.UUID
-	Kind ConversationKind
-	// TriggerEvent is the id of the event that caused a proactive conversation, if an event did (docs/decisions/0018).
-	// Retention may have deleted the event.
-	TriggerEvent uuid.NullUUID
-	CreatedAt    time.Time
-}
-
-// Validate returns an error for a conversation that is invalid.
-func (c Conversation) Validate() error {
-	err := errors.Join(check.ID("conversation_id", c.ID), check.OneOf("kind", c.Kind, Reactive, Proactive))
-	if c.TriggerEvent.Valid && c.Kind != Proactive {
-		err = errors.Join(err, fmt.Errorf("a %s conversation has no trigger event: what an event causes is %s", c.Kind,
-			Proactive))
-	}
-	return err
 }

@@ -28,7 +28,7 @@ func must(t testing.TB, err error) {
 
 func newTask(t *testing.T) *AgentTask {
 	t.Helper()
-	task, err := NewAgentTask(uuid.New(), uuid.New(), "card_briefing", taskObject, 0, taskBegun)
+	task, err := NewAgentTask(uuid.New(), uuid.New(), "card_briefing", taskObject, taskBegun)
 	must(t, err)
 	return task
 }
@@ -108,16 +108,10 @@ func TestTaskTransitions(t *testing.T) {
 			}
 			return a.Stop(1, taskLater)
 		}, firstRun("cancelled")},
-		{"approve", func(a *AgentTask) error { return a.Approve("ada", "", taskLater) },
+		{"approve", func(a *AgentTask) error { return a.Approve("ada", taskLater) },
 			[7]string{refused, refused, refused, "queued", refused, refused, refused}},
-		{"reject", func(a *AgentTask) error { return a.Reject("ada", "not now", taskLater) },
-			[7]string{refused, refused, refused, "cancelled", refused, refused, refused}},
 		{"cancel", func(a *AgentTask) error { return a.Cancel("ada", taskLater) },
 			[7]string{"cancelled", "running", "running", "cancelled", refused, refused, refused}},
-		{"retry", func(a *AgentTask) error { return a.Retry(taskLater) },
-			[7]string{refused, refused, refused, refused, refused, "queued", refused}},
-		{"redispatch", func(a *AgentTask) error { return a.Redispatch(taskLater) },
-			[7]string{"queued", "queued", "queued", refused, refused, refused, refused}},
 	} {
 		for i, status := range statuses {
 			t.Run(fmt.Sprintf("%s when %s", c.name, status), func(t *testing.T) {
@@ -151,12 +145,10 @@ func TestTaskTransitions(t *testing.T) {
 func TestTaskStepsAreStored(t *testing.T) {
 	t.Parallel()
 	task := taskIn(t, TaskRunning)
-	for range 2 { // the first answer may be lost
-		must(t, task.RecordStep(1, "look_up", taskObject, taskLater))
-	}
+	must(t, task.RecordStep(1, "look_up", taskObject, taskLater))
 	task.Start(taskEvent, taskLater)
 	if err := task.RecordStep(2, "look_up", taskObject, taskLater); err == nil || len(task.Steps) != 1 {
-		t.Errorf("a soon run has done step look_up again: %v", err)
+		t.Errorf("step look_up is done again: %v", err)
 	}
 	for i, err := range []error{
 		task.RecordStep(2, "", taskObject, taskLater),
@@ -165,8 +157,8 @@ func TestTaskStepsAreStored(t *testing.T) {
 		task.AwaitApproval(2, "delivery", " ", taskLater),
 		task.Succeed(2, nil, taskLater),
 	} {
-		if !errors.As(err, new(*InvalidTaskError)) {
-			t.Errorf("case %d: %v", i, err)
+		if err == nil || task.Status != TaskRunning {
+			t.Errorf("case %d: %v, and the task is %s", i, err, task.Status)
 		}
 	}
 	for i := len(task.Steps); i < MaxTaskSteps; i++ {
@@ -197,36 +189,24 @@ func TestTaskTriesAreCounted(t *testing.T) {
 			}
 			task.Start(taskEvent, taskLater)
 		}
-		for range 2 { // the first answer may be lost
-			err := task.Requeue(task.Run, "no answer\x00", taskLater)
-			if err != nil || task.LastError != "no answer\uFFFD" || task.Tries != try {
-				t.Fatalf("%+v, %v", task, err)
-			}
+		err := task.Requeue(task.Run, "no answer\x00", taskLater)
+		if err != nil || task.LastError != "no answer\uFFFD" || task.Tries != try {
+			t.Fatalf("%+v, %v", task, err)
 		}
-	}
-	task.Start(taskEvent, taskLater)
-	must(t, task.Fail(task.Run, "given up", taskLater))
-	if err := task.Retry(taskLater); err != nil || task.Tries != 0 || task.FailureReason != "" || task.LastError != "" {
-		t.Errorf("a retry begins as %+v, %v", task, err)
 	}
 }
 
-func TestApprovalDecidesHowATaskContinues(t *testing.T) {
+func TestApprovedTaskIsQueued(t *testing.T) {
 	t.Parallel()
 	task := taskIn(t, TaskAwaitingApproval)
-	if err := task.Approve(" ", "", taskLater); !errors.As(err, new(*InvalidTaskError)) {
-		t.Errorf("approved by a person without a name: %v", err)
+	if err := task.Approve(" ", taskLater); err == nil {
+		t.Error("approved by a person without a name")
 	}
-	must(t, task.Approve("ada", "fine", taskLater))
-	want := Approval{Gate: "delivery", Question: "Deliver it?", RequestedAt: taskBegun, Verdict: Approved,
-		DecidedBy: "ada", DecidedAt: taskLater, Comment: "fine"}
+	must(t, task.Approve("ada", taskLater))
+	want := Approval{Gate: "delivery", Question: "Deliver it?", RequestedAt: taskBegun, ApprovedBy: "ada",
+		ApprovedAt: taskLater}
 	if *task.Approval != want || task.Tries != 0 || task.Status != TaskQueued {
 		t.Errorf("%+v, %+v", task, task.Approval)
-	}
-	task = taskIn(t, TaskAwaitingApproval)
-	err := task.Reject("ada", "no", taskLater)
-	if err != nil || task.Approval.Verdict != Rejected || task.Status != TaskCancelled {
-		t.Errorf("%+v, %v", task.Approval, err)
 	}
 }
 
@@ -250,52 +230,17 @@ func TestCancelledTaskStopsAfterItsStep(t *testing.T) {
 	if err := task.Succeed(1, taskObject, taskLater); err != nil || task.Status != TaskSucceeded {
 		t.Errorf("at the end: %+v, %v", task, err)
 	}
-	task = asked()
-	if err := task.Redispatch(taskLater); err != nil || task.Status != TaskCancelled {
-		t.Errorf("redispatched: %+v, %v", task, err)
-	}
-	task = asked()
-	err = errors.Join(task.Fail(1, "no", taskLater), task.Retry(taskLater))
-	if err != nil || task.Cancellation != nil || task.Status != TaskQueued {
-		t.Errorf("failed, then retried: %+v, %v", task, err)
-	}
 	if err := taskIn(t, TaskRunning).Stop(1, taskLater); err == nil {
 		t.Error("stopped without a request to cancel")
 	}
 }
 
-func TestInvalidTasksAreRefused(t *testing.T) {
+func TestInvalidInputIsRefused(t *testing.T) {
 	t.Parallel()
 	large := json.RawMessage(`{"a": "` + strings.Repeat("x", MaxTaskInputBytes) + `"}`)
-	_, empty := NewAgentTask(uuid.Nil, uuid.Nil, "", nil, -time.Hour, taskBegun)
-	_, tooMuch := NewAgentTask(uuid.New(), uuid.New(), "Card briefing", large, MaxTaskRetention+1, taskBegun)
-	for err, want := range map[error][]string{
-		empty: {"id is missing", "conversation is missing", `executor is ""`, "input must be a JSON object",
-			"retention is -1h"},
-		tooMuch: {`executor is "Card briefing", must be a lower-case identifier`, "the limit is 65536",
-			"retention is 87840h0m0.000000001s"},
-	} {
-		for _, part := range want {
-			if !errors.As(err, new(*InvalidTaskError)) || !strings.Contains(err.Error(), part) {
-				t.Errorf("%v, want %q", err, part)
-			}
-		}
-	}
-	if task := newTask(t); !task.RetainUntil.Equal(taskBegun.Add(DefaultTaskRetention)) {
-		t.Errorf("kept until %s", task.RetainUntil)
-	}
-}
-
-func TestInvalidConversationsAreRefused(t *testing.T) {
-	t.Parallel()
-	trigger := uuid.NullUUID{UUID: taskEvent, Valid: true}
-	for want, c := range map[string]Conversation{
-		"": {ID: otherEvent, Kind: Proactive, TriggerEvent: trigger},
-		"a reactive conversation has no trigger event: what an event causes is proactive": {ID: otherEvent, Kind: Reactive,
-			TriggerEvent: trigger},
-		"conversation_id is missing\nkind is \"idle\", must be reactive or proactive": {Kind: "idle"},
-	} {
-		if err := c.Validate(); want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
+	for want, input := range map[string]json.RawMessage{"input must be a JSON object": nil, "the limit is 65536": large} {
+		_, err := NewAgentTask(uuid.New(), uuid.New(), "card_briefing", input, taskBegun)
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

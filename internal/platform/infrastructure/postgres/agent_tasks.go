@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,42 +23,34 @@ type AgentTasks struct{ queries *platformdb.Queries }
 func NewAgentTasks(tx events.Tx) *AgentTasks { return &AgentTasks{queries: platformdb.New(tx)} }
 
 // AddConversation implements [application.Tasks].
-func (a *AgentTasks) AddConversation(ctx context.Context, workspace uuid.NullUUID, c domain.Conversation) error {
-	if err := c.Validate(); err != nil {
-		return fmt.Errorf("conversation %s: %w", c.ID, err)
-	}
+func (a *AgentTasks) AddConversation(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, trigger uuid.NullUUID,
+	at time.Time) error {
 	return a.queries.AddConversation(ctx, platformdb.AddConversationParams{
-		ConversationID: c.ID, WorkspaceID: workspace, Kind: string(c.Kind), TriggerEventID: c.TriggerEvent,
-		CreatedAt: c.CreatedAt,
+		ConversationID: id, WorkspaceID: workspace, TriggerEventID: trigger, CreatedAt: at,
 	})
 }
 
-// Conversation implements [application.Tasks].
-func (a *AgentTasks) Conversation(ctx context.Context, workspace uuid.NullUUID,
-	id uuid.UUID) (domain.Conversation, error) {
-	row, err := a.queries.FindConversation(ctx,
+// FindConversation implements [application.Tasks].
+func (a *AgentTasks) FindConversation(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
+	_, err := a.queries.FindConversation(ctx,
 		platformdb.FindConversationParams{ConversationID: id, WorkspaceID: workspace})
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = application.ErrNoConversation
+		return application.ErrNoConversation
 	}
-	return domain.Conversation{
-		ID: row.ConversationID, Kind: domain.ConversationKind(row.Kind), TriggerEvent: row.TriggerEventID,
-		CreatedAt: row.CreatedAt,
-	}, err
+	return err
 }
 
 // Add implements [application.Tasks].
-func (a *AgentTasks) Add(ctx context.Context, workspace uuid.NullUUID, t *domain.AgentTask) (bool, error) {
-	n, err := a.queries.AddTask(ctx, platformdb.AddTaskParams{
+func (a *AgentTasks) Add(ctx context.Context, workspace uuid.NullUUID, t *domain.AgentTask) error {
+	return a.queries.AddTask(ctx, platformdb.AddTaskParams{
 		AgentTaskID: t.ID, WorkspaceID: workspace, ConversationID: t.Conversation, Executor: t.Executor, Input: t.Input,
 		Status: string(t.Status), CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, RetainUntil: t.RetainUntil,
 	})
-	return n == 1, err
 }
 
-// Find implements [application.Tasks].
-func (a *AgentTasks) Find(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (*domain.AgentTask, error) {
-	row, err := a.queries.FindTask(ctx, platformdb.FindTaskParams{AgentTaskID: id, WorkspaceID: workspace})
+// Lock implements [application.Tasks].
+func (a *AgentTasks) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (*domain.AgentTask, error) {
+	row, err := a.queries.LockTask(ctx, platformdb.LockTaskParams{AgentTaskID: id, WorkspaceID: workspace})
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = application.ErrNoTask
 	}
@@ -67,7 +58,7 @@ func (a *AgentTasks) Find(ctx context.Context, workspace uuid.NullUUID, id uuid.
 		return nil, err
 	}
 	task := &domain.AgentTask{
-		ID: row.AgentTaskID, Conversation: row.ConversationID, Executor: row.Executor, Input: row.Input,
+		ID: id, Conversation: row.ConversationID, Executor: row.Executor, Input: row.Input,
 		Status: domain.TaskStatus(row.Status), Steps: row.Steps, Result: row.Result,
 		FailureReason: string(row.FailureReason), LastError: string(row.LastError), Run: row.Run, Tries: int(row.Tries),
 		Dispatch: row.DispatchEventID, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, RetainUntil: row.RetainUntil,
@@ -75,9 +66,8 @@ func (a *AgentTasks) Find(ctx context.Context, workspace uuid.NullUUID, id uuid.
 	if row.ApprovalGate != "" {
 		task.Approval = &domain.Approval{
 			Gate: string(row.ApprovalGate), Question: string(row.ApprovalQuestion),
-			RequestedAt: time.Time(row.ApprovalRequestedAt), Verdict: domain.Verdict(row.ApprovalVerdict),
-			DecidedBy: string(row.ApprovalDecidedBy), DecidedAt: time.Time(row.ApprovalDecidedAt),
-			Comment: string(row.ApprovalComment),
+			RequestedAt: time.Time(row.ApprovalRequestedAt), ApprovedBy: string(row.ApprovedBy),
+			ApprovedAt: time.Time(row.ApprovedAt),
 		}
 	}
 	if row.CancelRequestedBy != "" {
@@ -85,14 +75,6 @@ func (a *AgentTasks) Find(ctx context.Context, workspace uuid.NullUUID, id uuid.
 			RequestedAt: time.Time(row.CancelRequestedAt)}
 	}
 	return task, nil
-}
-
-// Lock implements [application.Tasks].
-func (a *AgentTasks) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (*domain.AgentTask, error) {
-	if err := a.queries.LockTask(ctx, platformdb.LockTaskParams{AgentTaskID: id, WorkspaceID: workspace}); err != nil {
-		return nil, err
-	}
-	return a.Find(ctx, workspace, id)
 }
 
 // Save implements [application.Tasks].
@@ -104,9 +86,8 @@ func (a *AgentTasks) Save(ctx context.Context, workspace uuid.NullUUID, t *domai
 		Result: t.Result, FailureReason: zeronull.Text(t.FailureReason), LastError: zeronull.Text(t.LastError),
 		Run: t.Run, Tries: int32(t.Tries), DispatchEventID: t.Dispatch, UpdatedAt: t.UpdatedAt,
 		ApprovalGate: zeronull.Text(p.Gate), ApprovalQuestion: zeronull.Text(p.Question),
-		ApprovalRequestedAt: zeronull.Timestamptz(p.RequestedAt), ApprovalVerdict: zeronull.Text(p.Verdict),
-		ApprovalDecidedBy: zeronull.Text(p.DecidedBy), ApprovalDecidedAt: zeronull.Timestamptz(p.DecidedAt),
-		ApprovalComment:   zeronull.Text(p.Comment),
+		ApprovalRequestedAt: zeronull.Timestamptz(p.RequestedAt), ApprovedBy: zeronull.Text(p.ApprovedBy),
+		ApprovedAt:        zeronull.Timestamptz(p.ApprovedAt),
 		CancelRequestedBy: zeronull.Text(c.RequestedBy), CancelRequestedAt: zeronull.Timestamptz(c.RequestedAt),
 	})
 }

@@ -15,12 +15,11 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-const addTask = `-- name: AddTask :execrows
+const addTask = `-- name: AddTask :exec
 insert into platform.agent_tasks
   (agent_task_id, workspace_id, conversation_id, executor, input, status, created_at, updated_at, retain_until)
 values
   ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-on conflict (agent_task_id) do nothing
 `
 
 type AddTaskParams struct {
@@ -35,9 +34,8 @@ type AddTaskParams struct {
 	RetainUntil    time.Time
 }
 
-// Zero rows: the id is taken.
-func (q *Queries) AddTask(ctx context.Context, arg AddTaskParams) (int64, error) {
-	result, err := q.db.Exec(ctx, addTask,
+func (q *Queries) AddTask(ctx context.Context, arg AddTaskParams) error {
+	_, err := q.db.Exec(ctx, addTask,
 		arg.AgentTaskID,
 		arg.WorkspaceID,
 		arg.ConversationID,
@@ -48,28 +46,24 @@ func (q *Queries) AddTask(ctx context.Context, arg AddTaskParams) (int64, error)
 		arg.UpdatedAt,
 		arg.RetainUntil,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
-const findTask = `-- name: FindTask :one
-select agent_task_id, conversation_id, executor, input, status, steps, result, failure_reason, last_error,
-  approval_gate, approval_question, approval_requested_at, approval_verdict, approval_decided_by, approval_decided_at,
-    approval_comment,
-  cancel_requested_by, cancel_requested_at, run, tries, dispatch_event_id, created_at, updated_at, retain_until
+const lockTask = `-- name: LockTask :one
+select conversation_id, executor, input, status, steps, result, failure_reason, last_error, approval_gate,
+  approval_question, approval_requested_at, approved_by, approved_at, cancel_requested_by, cancel_requested_at, run, tries,
+  dispatch_event_id, created_at, updated_at, retain_until
 from platform.agent_tasks
 where agent_task_id = $1 and workspace_id is not distinct from $2
+for no key update
 `
 
-type FindTaskParams struct {
+type LockTaskParams struct {
 	AgentTaskID uuid.UUID
 	WorkspaceID uuid.NullUUID
 }
 
-type FindTaskRow struct {
-	AgentTaskID         uuid.UUID
+type LockTaskRow struct {
 	ConversationID      uuid.UUID
 	Executor            string
 	Input               json.RawMessage
@@ -81,10 +75,8 @@ type FindTaskRow struct {
 	ApprovalGate        zeronull.Text
 	ApprovalQuestion    zeronull.Text
 	ApprovalRequestedAt zeronull.Timestamptz
-	ApprovalVerdict     zeronull.Text
-	ApprovalDecidedBy   zeronull.Text
-	ApprovalDecidedAt   zeronull.Timestamptz
-	ApprovalComment     zeronull.Text
+	ApprovedBy          zeronull.Text
+	ApprovedAt          zeronull.Timestamptz
 	CancelRequestedBy   zeronull.Text
 	CancelRequestedAt   zeronull.Timestamptz
 	Run                 int64
@@ -95,11 +87,10 @@ type FindTaskRow struct {
 	RetainUntil         time.Time
 }
 
-func (q *Queries) FindTask(ctx context.Context, arg FindTaskParams) (FindTaskRow, error) {
-	row := q.db.QueryRow(ctx, findTask, arg.AgentTaskID, arg.WorkspaceID)
-	var i FindTaskRow
+func (q *Queries) LockTask(ctx context.Context, arg LockTaskParams) (LockTaskRow, error) {
+	row := q.db.QueryRow(ctx, lockTask, arg.AgentTaskID, arg.WorkspaceID)
+	var i LockTaskRow
 	err := row.Scan(
-		&i.AgentTaskID,
 		&i.ConversationID,
 		&i.Executor,
 		&i.Input,
@@ -111,10 +102,8 @@ func (q *Queries) FindTask(ctx context.Context, arg FindTaskParams) (FindTaskRow
 		&i.ApprovalGate,
 		&i.ApprovalQuestion,
 		&i.ApprovalRequestedAt,
-		&i.ApprovalVerdict,
-		&i.ApprovalDecidedBy,
-		&i.ApprovalDecidedAt,
-		&i.ApprovalComment,
+		&i.ApprovedBy,
+		&i.ApprovedAt,
 		&i.CancelRequestedBy,
 		&i.CancelRequestedAt,
 		&i.Run,
@@ -127,34 +116,16 @@ func (q *Queries) FindTask(ctx context.Context, arg FindTaskParams) (FindTaskRow
 	return i, err
 }
 
-const lockTask = `-- name: LockTask :exec
-select from platform.agent_tasks
-where agent_task_id = $1 and workspace_id is not distinct from $2
-for no key update
-`
-
-type LockTaskParams struct {
-	AgentTaskID uuid.UUID
-	WorkspaceID uuid.NullUUID
-}
-
-// Before it is read: what is read is then what stands.
-func (q *Queries) LockTask(ctx context.Context, arg LockTaskParams) error {
-	_, err := q.db.Exec(ctx, lockTask, arg.AgentTaskID, arg.WorkspaceID)
-	return err
-}
-
 const saveTask = `-- name: SaveTask :exec
 update platform.agent_tasks set
   status = $1, steps = $2, result = $3, failure_reason = $4,
     last_error = $5,
   approval_gate = $6, approval_question = $7,
     approval_requested_at = $8,
-  approval_verdict = $9, approval_decided_by = $10,
-  approval_decided_at = $11, approval_comment = $12,
-  cancel_requested_by = $13, cancel_requested_at = $14,
-  run = $15, tries = $16, dispatch_event_id = $17, updated_at = $18
-where agent_task_id = $19 and workspace_id is not distinct from $20
+  approved_by = $9, approved_at = $10,
+  cancel_requested_by = $11, cancel_requested_at = $12,
+  run = $13, tries = $14, dispatch_event_id = $15, updated_at = $16
+where agent_task_id = $17 and workspace_id is not distinct from $18
 `
 
 type SaveTaskParams struct {
@@ -166,10 +137,8 @@ type SaveTaskParams struct {
 	ApprovalGate        zeronull.Text
 	ApprovalQuestion    zeronull.Text
 	ApprovalRequestedAt zeronull.Timestamptz
-	ApprovalVerdict     zeronull.Text
-	ApprovalDecidedBy   zeronull.Text
-	ApprovalDecidedAt   zeronull.Timestamptz
-	ApprovalComment     zeronull.Text
+	ApprovedBy          zeronull.Text
+	ApprovedAt          zeronull.Timestamptz
 	CancelRequestedBy   zeronull.Text
 	CancelRequestedAt   zeronull.Timestamptz
 	Run                 int64
@@ -190,10 +159,8 @@ func (q *Queries) SaveTask(ctx context.Context, arg SaveTaskParams) error {
 		arg.ApprovalGate,
 		arg.ApprovalQuestion,
 		arg.ApprovalRequestedAt,
-		arg.ApprovalVerdict,
-		arg.ApprovalDecidedBy,
-		arg.ApprovalDecidedAt,
-		arg.ApprovalComment,
+		arg.ApprovedBy,
+		arg.ApprovedAt,
 		arg.CancelRequestedBy,
 		arg.CancelRequestedAt,
 		arg.Run,

@@ -13,14 +13,13 @@ import (
 )
 
 const addConversation = `-- name: AddConversation :exec
-insert into platform.conversations (conversation_id, workspace_id, kind, trigger_event_id, created_at)
-values ($1, $2, $3, $4, $5)
+insert into platform.conversations (conversation_id, workspace_id, trigger_event_id, created_at)
+values ($1, $2, $3, $4)
 `
 
 type AddConversationParams struct {
 	ConversationID uuid.UUID
 	WorkspaceID    uuid.NullUUID
-	Kind           string
 	TriggerEventID uuid.NullUUID
 	CreatedAt      time.Time
 }
@@ -29,7 +28,6 @@ func (q *Queries) AddConversation(ctx context.Context, arg AddConversationParams
 	_, err := q.db.Exec(ctx, addConversation,
 		arg.ConversationID,
 		arg.WorkspaceID,
-		arg.Kind,
 		arg.TriggerEventID,
 		arg.CreatedAt,
 	)
@@ -37,7 +35,7 @@ func (q *Queries) AddConversation(ctx context.Context, arg AddConversationParams
 }
 
 const findConversation = `-- name: FindConversation :one
-select conversation_id, kind, trigger_event_id, created_at from platform.conversations
+select conversation_id from platform.conversations
 where conversation_id = $1 and workspace_id is not distinct from $2
 `
 
@@ -46,21 +44,9 @@ type FindConversationParams struct {
 	WorkspaceID    uuid.NullUUID
 }
 
-type FindConversationRow struct {
-	ConversationID uuid.UUID
-	Kind           string
-	TriggerEventID uuid.NullUUID
-	CreatedAt      time.Time
-}
-
-func (q *Queries) FindConversation(ctx context.Context, arg FindConversationParams) (FindConversationRow, error) {
+func (q *Queries) FindConversation(ctx context.Context, arg FindConversationParams) (uuid.UUID, error) {
 	row := q.db.QueryRow(ctx, findConversation, arg.ConversationID, arg.WorkspaceID)
-	var i FindConversationRow
-	err := row.Scan(
-		&i.ConversationID,
-		&i.Kind,
-		&i.TriggerEventID,
-		&i.CreatedAt,
-	)
-	return i, err
+	var conversation_id uuid.UUID
+	err := row.Scan(&conversation_id)
+	return conversation_id, err
 }
