@@ -69,6 +69,7 @@ func briefedCard(
 		if errors.Is(err, protocols.ErrCardNotFound) {
 			err = platformapp.ErrNoCard
 		}
-		return platformapp.BriefedCard(card), err
+		return platformapp.BriefedCard{CardID: card.CardID, Version: card.Version, Title: card.Title,
+			Summary: card.Summary}, err
 	}
 }

@@ -18,8 +18,8 @@ import (
 const addTask = `-- name: AddTask :exec
 insert into platform.agent_tasks
   (agent_task_id, workspace_id, conversation_id, executor, input, status, created_at, updated_at, retain_until)
-values
-  ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+values ($1, $2, $3, $4, $5, $6, $7, $8,
+  $9)
 `
 
 type AddTaskParams struct {
@@ -51,8 +51,8 @@ func (q *Queries) AddTask(ctx context.Context, arg AddTaskParams) error {
 
 const lockTask = `-- name: LockTask :one
 select conversation_id, executor, input, status, steps, result, failure_reason, last_error, approval_gate,
-  approval_question, approval_requested_at, approved_by, approved_at, cancel_requested_by, cancel_requested_at, run, tries,
-  dispatch_event_id, created_at, updated_at, retain_until
+  approval_question, approval_requested_at, approved_by, approved_at, cancel_requested_by, cancel_requested_at, run,
+  tries, dispatch_event_id, created_at, updated_at, retain_until
 from platform.agent_tasks
 where agent_task_id = $1 and workspace_id is not distinct from $2
 for no key update
