@@ -58,13 +58,10 @@ create table platform.override_patterns (
   rule_id text not null,
   followed bigint not null,
   overridden bigint not null,
-  first_decided_at timestamptz not null,
-  last_decided_at timestamptz not null,
   constraint override_patterns_pk primary key (id),
   constraint override_patterns_key unique nulls not distinct (rule_id, workspace_id),
   constraint override_patterns_rule_id_size check (octet_length(rule_id) between 1 and 200),
-  constraint override_patterns_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1),
-  constraint override_patterns_times_in_order check (first_decided_at <= last_decided_at)
+  constraint override_patterns_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1)
 );
 comment on table platform.override_patterns is 'Projection of decision.recorded: each rule''s count by outcome';
 grant select, insert, update on platform.override_patterns to spectral_platform;
@@ -75,15 +72,12 @@ create table platform.override_reasons (
   rule_id text not null,
   reason text not null,
   overridden bigint not null,
-  first_decided_at timestamptz not null,
-  last_decided_at timestamptz not null,
   constraint override_reasons_pk primary key (id),
   constraint override_reasons_key unique nulls not distinct (rule_id, workspace_id, reason),
   constraint override_reasons_rule_id_size check (octet_length(rule_id) between 1 and 200),
   -- lower case can take half as many bytes again
   constraint override_reasons_reason_size check (octet_length(reason) between 1 and 1500),
-  constraint override_reasons_overridden_positive check (overridden >= 1),
-  constraint override_reasons_times_in_order check (first_decided_at <= last_decided_at)
+  constraint override_reasons_overridden_positive check (overridden >= 1)
 );
 comment on table platform.override_reasons is 'Projection of decision.recorded: each rule''s overrides by reason';
 comment on column platform.override_reasons.reason is 'in lower case, with single blanks';

@@ -45,7 +45,6 @@ create table worlds.rule_health (
   followed bigint not null,
   overridden bigint not null,
   state text not null,
-  last_decided_at timestamptz not null,
   constraint rule_health_pk primary key (id),
   constraint rule_health_key unique nulls not distinct (rule_id, workspace_id),
   constraint rule_health_rule_id_size check (octet_length(rule_id) between 1 and 200),
@@ -132,7 +131,6 @@ create table worlds.rule_candidates (
   revision bigint not null,
   statement text not null,
   occurrences bigint not null,
-  kinds bigint not null,
   confidence double precision not null,
   state text not null default 'proposed',
   decision_id uuid null,
@@ -145,7 +143,6 @@ create table worlds.rule_candidates (
   constraint rule_candidates_revision_not_negative check (revision >= 0),
   constraint rule_candidates_statement_size check (octet_length(statement) between 1 and 4000),
   constraint rule_candidates_occurrences_positive check (occurrences >= 1),
-  constraint rule_candidates_kinds_positive check (kinds >= 1),
   constraint rule_candidates_confidence check (confidence between 0 and 1),
   constraint rule_candidates_state check (state in ('proposed', 'approved', 'rejected')),
   constraint rule_candidates_decided check ((state = 'proposed') = (decision_id is null)
@@ -155,9 +152,8 @@ comment on table worlds.rule_candidates is 'Rules suggested by failure clusters 
 comment on column worlds.rule_candidates.origin_id is 'the cluster or memory, in a table of the platform context';
 comment on column worlds.rule_candidates.revision is 'of the origin, whose fact is kept here; 0 if that fact has none';
 comment on column worlds.rule_candidates.occurrences is 'failures of the cluster, or observations of the memory';
-comment on column worlds.rule_candidates.kinds is 'different kinds among the occurrences';
 comment on column worlds.rule_candidates.decision_id is 'the newest decision that was applied';
-grant select, insert, update (revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at,
+grant select, insert, update (revision, statement, occurrences, confidence, state, decision_id, decided_at,
   updated_at) on worlds.rule_candidates to spectral_worlds;
 
 create table worlds.curation_rulings (

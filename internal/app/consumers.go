@@ -162,8 +162,8 @@ func buildCurationConsumer(deps Deps) events.Subscription {
 		Name: worldsevents.CurationDecisionApplierName, Reads: worldsevents.CurationDecidedEvent{},
 		Batch: func(tx events.Tx) events.BatchHandler {
 			return worldsevents.CurationDecisionApplier(&worldsapp.ApplyDecision{
-				Candidates: worldspg.NewRuleCandidates(tx), Rulings: worldspg.NewCurationRulings(tx),
-				Publisher: deps.UnitOfWork.Publishing.Publisher(tx), Now: now})
+				Candidates: worldspg.NewRuleCandidates(tx),
+				Publisher:  deps.UnitOfWork.Publishing.Publisher(tx), Now: now})
 		},
 	})
 }

@@ -87,8 +87,8 @@ func promoted(memory uuid.UUID, version, observations int) string {
 
 func (b *bundle) candidate(origin uuid.UUID) string {
 	b.Helper()
-	return one[string](b, `select coalesce((select format('%s %s revision %s, %s of %s kinds: %s',
-			origin, state, revision, occurrences, kinds, statement)
+	return one[string](b, `select coalesce((select format('%s %s revision %s, %s of them: %s',
+			origin, state, revision, occurrences, statement)
 		from worlds.rule_candidates where origin_id = $1), 'none')`, origin)
 }
 
@@ -152,7 +152,7 @@ func failureClustersBecomeCandidates(b *bundle, l *testWorker) {
 		detection(seen, domain.FailureCount{Kind: "read", Count: 4, Example: "no “answer”"}))
 	must(b.T, err)
 	l.awaitDelivered(2)
-	b.wantCandidate(first.ID, "failure_cluster proposed revision 1, 4 of 1 kinds: Keep this from failing again: "+
+	b.wantCandidate(first.ID, "failure_cluster proposed revision 1, 4 of them: Keep this from failing again: "+
 		"loader/fetch: Timeout")
 
 	second, err := detect.Detect(b.ctx, workspace,
@@ -162,7 +162,7 @@ func failureClustersBecomeCandidates(b *bundle, l *testWorker) {
 		b.Fatalf("raised to %+v from %+v", second, first)
 	}
 	l.awaitDelivered(2)
-	b.wantCandidate(first.ID, "failure_cluster proposed revision 2, 20 of 2 kinds: Keep this from failing again: "+
+	b.wantCandidate(first.ID, "failure_cluster proposed revision 2, 20 of them: Keep this from failing again: "+
 		"loader/fetch: Timeout")
 	if got := one[float64](b, "select confidence from worlds.rule_candidates where workspace_id = $1",
 		workspace); got != 0.5 {
@@ -195,7 +195,7 @@ func promotedMemoriesBecomeCandidates(b *bundle, l *testWorker) {
 	}
 	must(b.T, memories.Promote(b.ctx, workspace, id))
 	l.awaitDelivered(1)
-	b.wantCandidate(id, "memory proposed revision 3, 2 of 1 kinds: "+statement)
+	b.wantCandidate(id, "memory proposed revision 3, 2 of them: "+statement)
 
 	must(b.T, memories.Promote(b.ctx, workspace, id))
 	must(b.T, memories.Retire(b.ctx, workspace, id))
@@ -215,7 +215,7 @@ func promotedMemoriesBecomeCandidates(b *bundle, l *testWorker) {
 		o.publish(platform.MemoryPromotedType, "", promoted(memory, version, version*10))
 		l.awaitDelivered(1)
 	}
-	b.wantCandidate(memory, "memory proposed revision 5, 50 of 1 kinds: Ask before deleting, v5.")
+	b.wantCandidate(memory, "memory proposed revision 5, 50 of them: Ask before deleting, v5.")
 }
 
 // platform also records the outcome.
@@ -249,7 +249,7 @@ func platformDecidesAndWorldsApplies(b *bundle, l *testWorker) {
 		detection(time.Now(), domain.FailureCount{Kind: "read", Count: 4}))
 	must(b.T, err)
 	l.awaitDelivered(1)
-	b.wantCandidate(cluster.ID, "failure_cluster rejected revision 2, 8 of 1 kinds: Keep this from failing again: "+
+	b.wantCandidate(cluster.ID, "failure_cluster rejected revision 2, 8 of them: Keep this from failing again: "+
 		"loader/fetch: Timeout")
 	if n := b.published(workspace, worlds.RuleCandidateProposedType); n != 1 {
 		b.Errorf("proposed %d times", n)

@@ -7,27 +7,22 @@ on conflict (decision_id, workspace_id) do nothing
 returning decision_id;
 
 -- name: AddToPattern :exec
-insert into platform.override_patterns (workspace_id, rule_id, followed, overridden, first_decided_at, last_decided_at)
-values (@workspace_id, @rule_id, @followed, @overridden, @first_decided_at, @last_decided_at)
+insert into platform.override_patterns (workspace_id, rule_id, followed, overridden)
+values (@workspace_id, @rule_id, @followed, @overridden)
 on conflict (rule_id, workspace_id) do update
   set followed = override_patterns.followed + excluded.followed,
-      overridden = override_patterns.overridden + excluded.overridden,
-      first_decided_at = least(override_patterns.first_decided_at, excluded.first_decided_at),
-      last_decided_at = greatest(override_patterns.last_decided_at, excluded.last_decided_at);
+      overridden = override_patterns.overridden + excluded.overridden;
 
 -- name: AddToReason :exec
-insert into platform.override_reasons (workspace_id, rule_id, reason, overridden, first_decided_at, last_decided_at)
-values (@workspace_id, @rule_id, @reason, @overridden, @first_decided_at, @last_decided_at)
-on conflict (rule_id, workspace_id, reason) do update
-  set overridden = override_reasons.overridden + excluded.overridden,
-      first_decided_at = least(override_reasons.first_decided_at, excluded.first_decided_at),
-      last_decided_at = greatest(override_reasons.last_decided_at, excluded.last_decided_at);
+insert into platform.override_reasons (workspace_id, rule_id, reason, overridden)
+values (@workspace_id, @rule_id, @reason, @overridden)
+on conflict (rule_id, workspace_id, reason) do update set overridden = override_reasons.overridden + excluded.overridden;
 
 -- name: GetPattern :one
-select followed, overridden, first_decided_at, last_decided_at from platform.override_patterns
+select followed, overridden from platform.override_patterns
 where rule_id = @rule_id and workspace_id is not distinct from @workspace_id;
 
 -- name: ListReasons :many
-select reason, overridden, first_decided_at, last_decided_at from platform.override_reasons
+select reason, overridden from platform.override_reasons
 where rule_id = @rule_id and workspace_id is not distinct from @workspace_id
 order by overridden desc, reason;

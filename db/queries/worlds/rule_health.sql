@@ -8,12 +8,11 @@ returning decision_id;
 
 -- name: AddToHealth :one
 -- The state is that of the sums only if the row is new: RateRule follows otherwise.
-insert into worlds.rule_health (workspace_id, rule_id, followed, overridden, state, last_decided_at)
-values (@workspace_id, @rule_id, @followed, @overridden, @state, @last_decided_at)
+insert into worlds.rule_health (workspace_id, rule_id, followed, overridden, state)
+values (@workspace_id, @rule_id, @followed, @overridden, @state)
 on conflict (rule_id, workspace_id) do update
   set followed = rule_health.followed + excluded.followed,
-      overridden = rule_health.overridden + excluded.overridden,
-      last_decided_at = greatest(rule_health.last_decided_at, excluded.last_decided_at)
+      overridden = rule_health.overridden + excluded.overridden
 returning followed, overridden, state;
 
 -- name: RateRule :exec
@@ -21,5 +20,5 @@ update worlds.rule_health set state = @state
 where rule_id = @rule_id and workspace_id is not distinct from @workspace_id;
 
 -- name: GetHealth :one
-select followed, overridden, last_decided_at from worlds.rule_health
+select followed, overridden from worlds.rule_health
 where rule_id = @rule_id and workspace_id is not distinct from @workspace_id;

@@ -24,8 +24,8 @@ func (s *Stage) decisions(ctx context.Context) error {
 	record := app.NewRecordDecision(s.UnitOfWork)
 	reasons := []string{"", "", "Surveyed last week", "", "surveyed  last week"} // empty for a proposal that was followed
 	for _, reason := range reasons {
-		decision := platform.Decision{DecidedBy: "the harbour master", Ruling: platform.Ruling{DecisionID: uuid.New(),
-			RuleID: rule, Outcome: platform.Followed, OverrideReason: reason, DecidedAt: time.Now()}}
+		decision := platform.Decision{DecidedBy: "the harbour master", DecidedAt: time.Now(), Ruling: platform.Ruling{
+			DecisionID: uuid.New(), RuleID: rule, Outcome: platform.Followed, OverrideReason: reason}}
 		if reason != "" {
 			decision.Outcome = platform.Overridden
 		}

@@ -27,12 +27,12 @@ type RecordDecision struct {
 }
 
 // Record stores decision in workspace and publishes decision.recorded. A second call changes nothing, publishes
-// nothing and returns false. The error is a [*domain.DecisionConflictError] if the id has another content.
+// nothing and returns false. The error is [domain.ErrDecisionRecorded] if the id has another content.
 func (r *RecordDecision) Record(ctx context.Context, workspace uuid.NullUUID,
 	decision domain.Decision) (recorded bool, err error) {
 	defer wrap(&err, "record decision %s", decision.DecisionID)
 	now := r.Now()
-	decision = decision.Recordable()
+	decision.DecidedAt = decision.DecidedAt.UTC().Truncate(time.Microsecond) // as it is stored and published
 	if err := decision.Validate(now); err != nil {
 		return false, err
 	}
@@ -41,8 +41,11 @@ func (r *RecordDecision) Record(ctx context.Context, workspace uuid.NullUUID,
 		if err != nil {
 			return err
 		}
+		if !first && stored != decision {
+			return domain.ErrDecisionRecorded
+		}
 		if !first {
-			return stored.CheckSame(decision)
+			return nil
 		}
 		recorded = true
 		return publish(ctx, publisher, workspace, now, contracts.DecisionRecordedContract(), contracts.DecisionRecorded{

@@ -3,8 +3,6 @@ package domain
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,18 +27,17 @@ const (
 	Overridden Outcome = "overridden"
 )
 
-// Ruling is what was decided about a rule's proposal, and when. It never changes.
+// Ruling is what was decided about a rule's proposal. It never changes.
 type Ruling struct {
 	DecisionID uuid.UUID
 	RuleID     string
 	Outcome    Outcome
 	// OverrideReason is empty for a proposal that was followed.
 	OverrideReason string
-	DecidedAt      time.Time
 }
 
-// Validate returns an error for a ruling that is invalid at the time now.
-func (r Ruling) Validate(now time.Time) error {
+// Validate returns an error for a ruling that is invalid.
+func (r Ruling) Validate() error {
 	var reason error
 	switch {
 	case r.Outcome == Overridden:
@@ -49,64 +46,37 @@ func (r Ruling) Validate(now time.Time) error {
 		reason = errors.New("override_reason is given for a followed proposal: leave it out, or record it as overridden")
 	}
 	return errors.Join(check.ID("decision_id", r.DecisionID), check.Line("rule_id", r.RuleID, MaxRuleIDBytes),
-		check.OneOf("outcome", r.Outcome, Followed, Overridden), reason, check.Time("decided_at", r.DecidedAt, now))
+		check.OneOf("outcome", r.Outcome, Followed, Overridden), reason)
 }
 
-// Decision is a ruling and the person or agent who made it.
+// Decision is a ruling, the person or agent who made it, and when.
 type Decision struct {
 	Ruling
-	DecidedBy string // a person or an agent
+	DecidedBy string
+	DecidedAt time.Time
 }
 
 // Validate returns an error for a decision that cannot be recorded at the time now.
 func (d Decision) Validate(now time.Time) error {
-	return errors.Join(d.Ruling.Validate(now), checkPerson("decided_by", d.DecidedBy))
+	return errors.Join(d.Ruling.Validate(), check.Time("decided_at", d.DecidedAt, now),
+		checkPerson("decided_by", d.DecidedBy))
 }
 
-// Recordable returns the decision in its stored and published form: times in UTC, to the microsecond.
-func (d Decision) Recordable() Decision {
-	d.DecidedAt = d.DecidedAt.UTC().Truncate(time.Microsecond)
-	return d
-}
-
-// CheckSame returns a [*DecisionConflictError] if other differs from the decision recorded under its id.
-func (d Decision) CheckSame(other Decision) error {
-	differ := map[string]bool{
-		"rule_id": d.RuleID != other.RuleID, "outcome": d.Outcome != other.Outcome,
-		"override_reason": d.OverrideReason != other.OverrideReason,
-		"decided_by":      d.DecidedBy != other.DecidedBy, "decided_at": !d.DecidedAt.Equal(other.DecidedAt),
-	}
-	maps.DeleteFunc(differ, func(_ string, differs bool) bool { return !differs })
-	if fields := slices.Sorted(maps.Keys(differ)); len(fields) > 0 {
-		return &DecisionConflictError{DecisionID: d.DecisionID, Fields: fields}
-	}
-	return nil
-}
-
-// DecisionConflictError means that another decision is recorded under the id.
-type DecisionConflictError struct {
-	DecisionID uuid.UUID
-	Fields     []string // the fields that differ, sorted
-}
-
-func (e *DecisionConflictError) Error() string {
-	return fmt.Sprintf("decision %s is recorded already with another %s: a decision never changes, record a new one "+
-		"under another id", e.DecisionID, strings.Join(e.Fields, ", "))
-}
+// ErrDecisionRecorded means that another decision is recorded under the id.
+var ErrDecisionRecorded = errors.New("the id has another decision already: a decision never changes, record a new one " +
+	"under another id")
 
 // OverridePattern counts the decisions about the proposals of one rule. It does not depend on their order.
 type OverridePattern struct {
-	RuleID                        string
-	Followed, Overridden          int64
-	FirstDecidedAt, LastDecidedAt time.Time
-	Reasons                       []OverrideReason
+	RuleID               string
+	Followed, Overridden int64
+	Reasons              []OverrideReason
 }
 
 // OverrideReason counts the overrides of one rule with the same reason.
 type OverrideReason struct {
-	Reason                        string // see [SameReason]
-	Overridden                    int64
-	FirstDecidedAt, LastDecidedAt time.Time
+	Reason     string // see [SameReason]
+	Overridden int64
 }
 
 // SameReason returns a reason in the form that is compared: lower case, single blanks.
@@ -115,50 +85,26 @@ func SameReason(reason string) string {
 }
 
 // PatternsOf counts rulings by rule, and within a rule by reason, both sorted.
-func PatternsOf(rulings []Ruling) []OverridePattern {
-	patterns := make(map[string]OverridePattern)
-	reasons := make(map[string]map[string]OverrideReason)
+func PatternsOf(rulings []Ruling) (patterns []OverridePattern) {
+	ofRule := func(p OverridePattern, id string) int { return cmp.Compare(p.RuleID, id) }
+	ofReason := func(o OverrideReason, reason string) int { return cmp.Compare(o.Reason, reason) }
 	for _, r := range rulings {
-		p, known := patterns[r.RuleID]
+		i, known := slices.BinarySearchFunc(patterns, r.RuleID, ofRule)
 		if !known {
-			reasons[r.RuleID] = make(map[string]OverrideReason)
+			patterns = slices.Insert(patterns, i, OverridePattern{RuleID: r.RuleID})
 		}
-		p.RuleID = r.RuleID
-		p.FirstDecidedAt, p.LastDecidedAt = earlier(p.FirstDecidedAt, r.DecidedAt), later(p.LastDecidedAt, r.DecidedAt)
-		if r.Outcome == Overridden {
-			p.Overridden++
-			same := SameReason(r.OverrideReason)
-			o := reasons[r.RuleID][same]
-			o.Reason = same
-			o.Overridden++
-			o.FirstDecidedAt, o.LastDecidedAt = earlier(o.FirstDecidedAt, r.DecidedAt), later(o.LastDecidedAt, r.DecidedAt)
-			reasons[r.RuleID][same] = o
-		} else {
+		p := &patterns[i]
+		if r.Outcome != Overridden {
 			p.Followed++
+			continue
 		}
-		patterns[r.RuleID] = p
+		p.Overridden++
+		reason := SameReason(r.OverrideReason)
+		i, known = slices.BinarySearchFunc(p.Reasons, reason, ofReason)
+		if !known {
+			p.Reasons = slices.Insert(p.Reasons, i, OverrideReason{Reason: reason})
+		}
+		p.Reasons[i].Overridden++
 	}
-	all := slices.SortedFunc(maps.Values(patterns),
-		func(a, b OverridePattern) int { return cmp.Compare(a.RuleID, b.RuleID) })
-	for i, p := range all {
-		all[i].Reasons = slices.SortedFunc(maps.Values(reasons[p.RuleID]),
-			func(a, b OverrideReason) int { return cmp.Compare(a.Reason, b.Reason) })
-	}
-	return all
-}
-
-// earlier returns the earlier of two times. A zero time is none.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// later returns the later of two times.
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
+	return patterns
 }

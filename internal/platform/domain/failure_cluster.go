@@ -109,7 +109,12 @@ func (c FailureCluster) Raise(d FailureDetection, now time.Time) (FailureCluster
 		c.count(f)
 	}
 	slices.SortFunc(c.Failures, func(a, b FailureCount) int { return strings.Compare(a.Kind, b.Kind) })
-	c.FirstSeenAt, c.LastSeenAt = earlier(c.FirstSeenAt, d.SeenAt), later(c.LastSeenAt, d.SeenAt)
+	if d.SeenAt.Before(c.FirstSeenAt) {
+		c.FirstSeenAt = d.SeenAt
+	}
+	if d.SeenAt.After(c.LastSeenAt) {
+		c.LastSeenAt = d.SeenAt
+	}
 	c.Revision++
 	return c, nil
 }

@@ -13,7 +13,7 @@ import (
 	"spectral/internal/worlds/domain"
 )
 
-// RuleCandidates stores rule candidates in one transaction.
+// RuleCandidates stores rule candidates, and the rulings on decisions about them, in one transaction.
 type RuleCandidates interface {
 	// Add stores a new candidate, and returns false if its origin has one already.
 	Add(ctx context.Context, workspace uuid.NullUUID, candidate domain.RuleCandidate, at time.Time) (added bool, err error)
@@ -25,6 +25,9 @@ type RuleCandidates interface {
 	Lock(ctx context.Context, workspace uuid.NullUUID, ids ...uuid.UUID) (map[uuid.UUID]domain.RuleCandidate, error)
 	// Save stores a candidate that was locked in this transaction.
 	Save(ctx context.Context, workspace uuid.NullUUID, candidate domain.RuleCandidate, at time.Time) error
+	// AddRuling stores the ruling on a decision, and returns false if the decision has one already.
+	AddRuling(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision, ruling domain.CurationRuling,
+		at time.Time) (added bool, err error)
 }
 
 // ProposeCandidate proposes a rule or updates its candidate. It is built for the transaction of the event that suggests
@@ -82,18 +85,10 @@ func (p *ProposeCandidate) observe(ctx context.Context, workspace uuid.NullUUID,
 	return p.Candidates.Save(ctx, workspace, candidate, now)
 }
 
-// CurationRulings stores the outcome of each decision, in one transaction.
-type CurationRulings interface {
-	// Add stores the ruling on a decision, and returns false if the decision has one already.
-	Add(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision, ruling domain.CurationRuling,
-		at time.Time) (added bool, err error)
-}
-
 // ApplyDecision applies curation decisions to rule candidates. It is built for the transaction of the decision's event.
 // Now must have the precision of the database, a microsecond. Not safe for concurrent use.
 type ApplyDecision struct {
 	Candidates RuleCandidates
-	Rulings    CurationRulings
 	Publisher  events.EventPublisher
 	Now        func() time.Time
 }
@@ -118,7 +113,7 @@ func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, deci
 		if found {
 			ruling = candidate.Decide(d)
 		}
-		added, err := a.Rulings.Add(ctx, workspace, d, ruling, now)
+		added, err := a.Candidates.AddRuling(ctx, workspace, d, ruling, now)
 		if err != nil {
 			return err
 		}

@@ -35,7 +35,6 @@ type CandidateFacts struct {
 	Revision    int64
 	Statement   string
 	Occurrences int64 // failures of the cluster, or observations of the memory
-	Kinds       int64 // different ones among them
 	Confidence  float64
 }
 
@@ -61,14 +60,13 @@ func SumOf(counts []int64) (sum int64, err error) {
 
 // ClusterFacts returns the facts of a failure cluster: a rule that prevents its failures. Revision is 0 if it is not
 // known.
-func ClusterFacts(clusterID uuid.UUID, revision int64, signature string,
-	failures, kinds int64) (CandidateFacts, error) {
+func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failures int64) (CandidateFacts, error) {
 	err := errors.Join(check.ID("cluster_id", clusterID), check.AtLeast("revision", revision, 0),
 		check.Text("signature", signature, true, MaxStatementBytes))
 	return newFacts(err, CandidateFacts{
 		Origin: FromFailureCluster, OriginID: clusterID, Revision: revision,
 		Statement:   "Keep this from failing again: " + signature,
-		Occurrences: failures, Kinds: kinds, Confidence: confidence(failures, evenFailures),
+		Occurrences: failures, Confidence: confidence(failures, evenFailures),
 	})
 }
 
@@ -77,13 +75,13 @@ func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observatio
 	err := errors.Join(check.ID("memory_id", memoryID), check.AtLeast("version", version, 1))
 	return newFacts(err, CandidateFacts{
 		Origin: FromMemory, OriginID: memoryID, Revision: version, Statement: statement,
-		Occurrences: observations, Kinds: 1, Confidence: confidence(observations, evenObservations),
+		Occurrences: observations, Confidence: confidence(observations, evenObservations),
 	})
 }
 
 func newFacts(err error, f CandidateFacts) (CandidateFacts, error) {
 	return f, errors.Join(err, check.Text("statement", f.Statement, true, MaxStatementBytes),
-		check.AtLeast("number of occurrences", f.Occurrences, 1), check.AtLeast("number of kinds", f.Kinds, 1))
+		check.AtLeast("number of occurrences", f.Occurrences, 1))
 }
 
 // confidence is 1/2 at even occurrences and approaches 1 with more.

@@ -22,7 +22,7 @@ var (
 
 func clusterFacts(t *testing.T, revision, failures int64) domain.CandidateFacts {
 	t.Helper()
-	facts, err := domain.ClusterFacts(clusterID, revision, "loader/fetch: Timeout", failures, 1)
+	facts, err := domain.ClusterFacts(clusterID, revision, "loader/fetch: Timeout", failures)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,25 +32,25 @@ func clusterFacts(t *testing.T, revision, failures int64) domain.CandidateFacts 
 func TestInvalidValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	id := uuid.New()
-	_, cluster := domain.ClusterFacts(uuid.Nil, -1, " ", 0, 0)
+	_, cluster := domain.ClusterFacts(uuid.Nil, -1, " ", 0)
 	_, memory := domain.MemoryFacts(uuid.Nil, 0, strings.Repeat("x", domain.MaxStatementBytes+1), 0)
-	_, unknownRevision := domain.ClusterFacts(clusterID, 0, "s", 1, 1)
+	_, unknownRevision := domain.ClusterFacts(clusterID, 0, "s", 1)
 	_, longest := domain.MemoryFacts(clusterID, 1, strings.Repeat("x", domain.MaxStatementBytes), 1)
 	for want, err := range map[string]error{
 		"cluster_id is missing\nrevision is -1, must be at least 0\nsignature is missing\n" +
-			"number of occurrences is 0, must be at least 1\nnumber of kinds is 0, must be at least 1": cluster,
+			"number of occurrences is 0, must be at least 1": cluster,
 		"memory_id is missing\nversion is 0, must be at least 1\nstatement has 4001 bytes, the limit is 4000\n" +
 			"number of occurrences is 0, must be at least 1": memory,
 		"decision_id is missing\ncandidate_id is missing\ndecided_at is missing\n" +
 			`verdict is "maybe", must be approve or reject`: domain.CurationDecision{Verdict: "maybe"}.Validate(noon),
 		"scan_id is missing\nsubject is missing\nfinished_at is missing": domain.IndexedScan{}.Validate(noon),
-		"decision_id is missing\nrule_id has 201 bytes, the limit is 200\ndecided_at is missing": domain.RuleDecision{
-			RuleID: strings.Repeat("x", 201)}.Validate(noon),
+		"decision_id is missing\nrule_id has 201 bytes, the limit is 200": domain.RuleDecision{
+			RuleID: strings.Repeat("x", 201)}.Validate(),
 		"": errors.Join(unknownRevision, longest,
 			domain.CurationDecision{ID: id, CandidateID: id, Verdict: domain.Approve, DecidedAt: noon}.
 				Validate(noon.Add(-check.MaxClockLead)),
 			domain.IndexedScan{ScanID: id, Subject: "card:a", FinishedAt: noon}.Validate(noon),
-			domain.RuleDecision{DecisionID: id, RuleID: "r", DecidedAt: noon}.Validate(noon)),
+			domain.RuleDecision{DecisionID: id, RuleID: "r"}.Validate()),
 	} {
 		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%v, want %q", err, want)
@@ -144,7 +144,7 @@ func TestSumOfAddsCounts(t *testing.T) {
 
 func TestNewFactsDoNotChangeADecision(t *testing.T) {
 	t.Parallel()
-	renamed, err := domain.ClusterFacts(clusterID, 2, "loader/get: Timeout", 30, 2)
+	renamed, err := domain.ClusterFacts(clusterID, 2, "loader/get: Timeout", 30)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestNewFactsDoNotChangeADecision(t *testing.T) {
 		if candidate.State != state || candidate.DecisionID.UUID != decision.ID || candidate.Statement != statement {
 			t.Errorf("%s: %+v", verdict, candidate)
 		}
-		if candidate.Occurrences != 30 || candidate.Kinds != 2 || candidate.Revision != 2 {
+		if candidate.Occurrences != 30 || candidate.Revision != 2 {
 			t.Errorf("the evidence stands still: %+v", candidate)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	"spectral/internal/core/check"
 
@@ -41,20 +40,17 @@ type RuleDecision struct {
 	DecisionID uuid.UUID
 	RuleID     string
 	Overridden bool // otherwise followed
-	DecidedAt  time.Time
 }
 
-// Validate returns an error for a decision that is invalid at the time now.
-func (d RuleDecision) Validate(now time.Time) error {
-	return errors.Join(check.ID("decision_id", d.DecisionID), check.Line("rule_id", d.RuleID, MaxRuleIDBytes),
-		check.Time("decided_at", d.DecidedAt, now))
+// Validate returns an error for a decision that is invalid.
+func (d RuleDecision) Validate() error {
+	return errors.Join(check.ID("decision_id", d.DecisionID), check.Line("rule_id", d.RuleID, MaxRuleIDBytes))
 }
 
 // RuleHealth counts the decisions about the proposals of one rule. It does not depend on their order.
 type RuleHealth struct {
 	RuleID               string
 	Followed, Overridden int64
-	LastDecidedAt        time.Time
 }
 
 // State rates the rule by the share of decisions that overrode it.
@@ -77,10 +73,7 @@ func (h RuleHealth) State() HealthState {
 func HealthOf(decisions []RuleDecision) []RuleHealth {
 	rules := make(map[string]RuleHealth)
 	for _, d := range decisions {
-		h, known := rules[d.RuleID]
-		if !known || d.DecidedAt.After(h.LastDecidedAt) {
-			h.LastDecidedAt = d.DecidedAt
-		}
+		h := rules[d.RuleID]
 		h.RuleID = d.RuleID
 		if d.Overridden {
 			h.Overridden++

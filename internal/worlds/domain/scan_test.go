@@ -135,17 +135,9 @@ func TestHealthFollowsFromTheShareOfOverrides(t *testing.T) {
 
 func TestHealthDoesNotDependOnTheOrderOfDecisions(t *testing.T) {
 	t.Parallel()
-	at := func(minute int) time.Time { return now.Add(time.Duration(minute) * time.Minute) }
-	decisions := []domain.RuleDecision{
-		{RuleID: "b", Overridden: true, DecidedAt: at(9)},
-		{RuleID: "a", DecidedAt: at(3)},
-		{RuleID: "a", Overridden: true, DecidedAt: at(1)},
-		{RuleID: "a", DecidedAt: at(2)},
-	}
-	want := []domain.RuleHealth{
-		{RuleID: "a", Followed: 2, Overridden: 1, LastDecidedAt: at(3)},
-		{RuleID: "b", Overridden: 1, LastDecidedAt: at(9)},
-	}
+	decisions := []domain.RuleDecision{{RuleID: "b", Overridden: true}, {RuleID: "a"}, {RuleID: "a", Overridden: true},
+		{RuleID: "a"}}
+	want := []domain.RuleHealth{{RuleID: "a", Followed: 2, Overridden: 1}, {RuleID: "b", Overridden: 1}}
 	for range decisions {
 		decisions = append(decisions[1:], decisions[0])
 		if got := domain.HealthOf(decisions); !reflect.DeepEqual(got, want) {

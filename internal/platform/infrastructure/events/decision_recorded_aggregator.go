@@ -2,7 +2,6 @@ package events
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -19,7 +18,6 @@ type DecisionRecordedEvent struct {
 	RuleID         string         `json:"rule_id"`
 	Outcome        domain.Outcome `json:"outcome"`
 	OverrideReason string         `json:"override_reason"`
-	DecidedAt      time.Time      `json:"decided_at"`
 }
 
 // DecisionRecordedAggregator counts recorded decisions in override patterns. It handles batches, because many decisions
@@ -27,8 +25,8 @@ type DecisionRecordedEvent struct {
 func DecisionRecordedAggregator(
 	count func(context.Context, uuid.NullUUID, []domain.Ruling) error,
 ) events.BatchHandler {
-	return events.BatchHandlerOf(func(e events.Envelope, recorded DecisionRecordedEvent) (domain.Ruling, error) {
+	return events.BatchHandlerOf(func(_ events.Envelope, recorded DecisionRecordedEvent) (domain.Ruling, error) {
 		ruling := domain.Ruling(recorded)
-		return ruling, ruling.Validate(e.OccurredAt)
+		return ruling, ruling.Validate()
 	}, count)
 }

@@ -38,9 +38,9 @@ func (d *Decisions) Record(ctx context.Context, workspace uuid.NullUUID, decisio
 	return domain.Decision{
 		Ruling: domain.Ruling{
 			DecisionID: decision.DecisionID, RuleID: row.RuleID, Outcome: domain.Outcome(row.Outcome),
-			OverrideReason: string(row.OverrideReason), DecidedAt: row.DecidedAt,
+			OverrideReason: string(row.OverrideReason),
 		},
-		DecidedBy: row.DecidedBy,
+		DecidedBy: row.DecidedBy, DecidedAt: row.DecidedAt.UTC(),
 	}, false, err
 }
 
@@ -77,13 +77,11 @@ func (o *OverridePatterns) Count(ctx context.Context, workspace uuid.NullUUID, r
 func (o *OverridePatterns) add(ctx context.Context, workspace uuid.NullUUID, p domain.OverridePattern) error {
 	err := o.queries.AddToPattern(ctx, platformdb.AddToPatternParams{
 		WorkspaceID: workspace, RuleID: p.RuleID, Followed: p.Followed, Overridden: p.Overridden,
-		FirstDecidedAt: p.FirstDecidedAt, LastDecidedAt: p.LastDecidedAt,
 	})
 	for i := 0; i < len(p.Reasons) && err == nil; i++ {
 		r := p.Reasons[i]
 		err = o.queries.AddToReason(ctx, platformdb.AddToReasonParams{
 			WorkspaceID: workspace, RuleID: p.RuleID, Reason: r.Reason, Overridden: r.Overridden,
-			FirstDecidedAt: r.FirstDecidedAt, LastDecidedAt: r.LastDecidedAt,
 		})
 	}
 	return err
@@ -99,10 +97,7 @@ func (o *OverridePatterns) Of(ctx context.Context, workspace uuid.NullUUID,
 	if err != nil {
 		return domain.OverridePattern{}, err
 	}
-	p := domain.OverridePattern{
-		RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden, FirstDecidedAt: row.FirstDecidedAt,
-		LastDecidedAt: row.LastDecidedAt,
-	}
+	p := domain.OverridePattern{RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden}
 	reasons, err := o.queries.ListReasons(ctx, platformdb.ListReasonsParams{RuleID: ruleID, WorkspaceID: workspace})
 	for _, r := range reasons {
 		p.Reasons = append(p.Reasons, domain.OverrideReason(r))

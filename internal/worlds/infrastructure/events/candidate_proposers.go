@@ -43,7 +43,7 @@ type FailureClusterDetectedV2Event struct {
 // once: with one call per event, two batches could wait for each other's candidates.
 func FailureClusterCandidateProposer(candidates *application.ProposeCandidate) events.BatchHandler {
 	return events.BatchHandlerOf(func(_ events.Envelope, d FailureClusterDetectedEvent) (domain.CandidateFacts, error) {
-		return domain.ClusterFacts(d.ClusterID, 0, d.Signature, d.Count, 1) // version 1 has no kinds
+		return domain.ClusterFacts(d.ClusterID, 0, d.Signature, d.Count)
 	}, candidates.Propose)
 }
 
@@ -61,7 +61,7 @@ func FailureClusterV2CandidateProposer(candidates *application.ProposeCandidate)
 		}
 		// the form of version 1, so both versions lead to the same statement
 		signature := s.Component + "/" + s.Operation + ": " + s.ErrorClass
-		facts, invalid := domain.ClusterFacts(d.ClusterID, d.Revision, signature, failures, int64(len(counts)))
+		facts, invalid := domain.ClusterFacts(d.ClusterID, d.Revision, signature, failures)
 		return facts, errors.Join(err, check.AtLeast("revision", d.Revision, 1), invalid)
 	}, candidates.Propose)
 }

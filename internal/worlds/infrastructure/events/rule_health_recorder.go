@@ -3,7 +3,6 @@ package events
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -20,18 +19,15 @@ type DecisionRecordedEvent struct {
 	DecisionID uuid.UUID `json:"decision_id"`
 	RuleID     string    `json:"rule_id"`
 	Outcome    string    `json:"outcome"`
-	DecidedAt  time.Time `json:"decided_at"`
 }
 
 // RuleHealthRecorder counts the decisions about rules' proposals. It handles batches, because many decisions are about
 // few rules and would write the same rows one by one. Count omits those that were counted before.
 func RuleHealthRecorder(count func(context.Context, uuid.NullUUID, []domain.RuleDecision) error) events.BatchHandler {
-	return events.BatchHandlerOf(func(e events.Envelope, recorded DecisionRecordedEvent) (domain.RuleDecision, error) {
-		decision := domain.RuleDecision{
-			DecisionID: recorded.DecisionID, RuleID: recorded.RuleID, Overridden: recorded.Outcome == "overridden",
-			DecidedAt: recorded.DecidedAt,
-		}
+	return events.BatchHandlerOf(func(_ events.Envelope, recorded DecisionRecordedEvent) (domain.RuleDecision, error) {
+		decision := domain.RuleDecision{DecisionID: recorded.DecisionID, RuleID: recorded.RuleID,
+			Overridden: recorded.Outcome == "overridden"}
 		return decision, errors.Join(check.OneOf("outcome", recorded.Outcome, "followed", "overridden"),
-			decision.Validate(e.OccurredAt))
+			decision.Validate())
 	}, count)
 }

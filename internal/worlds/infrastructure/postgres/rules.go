@@ -16,7 +16,7 @@ import (
 	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
 )
 
-// RuleCandidates stores rule candidates in the transaction it was built for.
+// RuleCandidates stores rule candidates, and the rulings on decisions about them, in the transaction it was built for.
 type RuleCandidates struct{ queries *worldsdb.Queries }
 
 // NewRuleCandidates returns the repository for tx.
@@ -30,7 +30,7 @@ func (r *RuleCandidates) Add(ctx context.Context, workspace uuid.NullUUID, c dom
 	at time.Time) (bool, error) {
 	n, err := r.queries.AddRuleCandidate(ctx, worldsdb.AddRuleCandidateParams{
 		CandidateID: c.ID, WorkspaceID: workspace, Origin: string(c.Origin), OriginID: c.OriginID, Revision: c.Revision,
-		Statement: c.Statement, Occurrences: c.Occurrences, Kinds: c.Kinds, Confidence: c.Confidence, ProposedAt: at,
+		Statement: c.Statement, Occurrences: c.Occurrences, Confidence: c.Confidence, ProposedAt: at,
 	})
 	return n == 1, err
 }
@@ -64,7 +64,7 @@ func candidateOf(row worldsdb.LockRuleCandidateOfOriginRow) domain.RuleCandidate
 		ID: row.CandidateID,
 		CandidateFacts: domain.CandidateFacts{
 			Origin: domain.CandidateOrigin(row.Origin), OriginID: row.OriginID, Revision: row.Revision, Statement: row.Statement,
-			Occurrences: row.Occurrences, Kinds: row.Kinds, Confidence: row.Confidence,
+			Occurrences: row.Occurrences, Confidence: row.Confidence,
 		},
 		State: domain.CandidateState(row.State), DecisionID: row.DecisionID, DecidedAt: time.Time(row.DecidedAt),
 	}
@@ -75,21 +75,13 @@ func (r *RuleCandidates) Save(ctx context.Context, workspace uuid.NullUUID, c do
 	at time.Time) error {
 	return r.queries.SaveRuleCandidate(ctx, worldsdb.SaveRuleCandidateParams{
 		WorkspaceID: workspace, CandidateID: c.ID, Revision: c.Revision, Statement: c.Statement, Occurrences: c.Occurrences,
-		Kinds: c.Kinds, Confidence: c.Confidence, State: string(c.State), DecisionID: c.DecisionID,
+		Confidence: c.Confidence, State: string(c.State), DecisionID: c.DecisionID,
 		DecidedAt: zeronull.Timestamptz(c.DecidedAt), UpdatedAt: at,
 	})
 }
 
-// CurationRulings stores the outcomes of curation decisions in the transaction it was built for.
-type CurationRulings struct{ queries *worldsdb.Queries }
-
-// NewCurationRulings returns the repository for tx.
-func NewCurationRulings(tx events.Tx) *CurationRulings {
-	return &CurationRulings{queries: worldsdb.New(tx)}
-}
-
-// Add implements [application.CurationRulings]. A second transaction that rules on the same decision waits.
-func (r *CurationRulings) Add(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision,
+// AddRuling implements [application.RuleCandidates]. A second transaction that rules on the same decision waits.
+func (r *RuleCandidates) AddRuling(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision,
 	ruling domain.CurationRuling, at time.Time) (bool, error) {
 	n, err := r.queries.AddCurationRuling(ctx, worldsdb.AddCurationRulingParams{
 		WorkspaceID: workspace, DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome),
@@ -129,7 +121,7 @@ func (r *RuleHealth) Count(ctx context.Context, workspace uuid.NullUUID, decisio
 func (r *RuleHealth) add(ctx context.Context, workspace uuid.NullUUID, more domain.RuleHealth) error {
 	row, err := r.queries.AddToHealth(ctx, worldsdb.AddToHealthParams{
 		WorkspaceID: workspace, RuleID: more.RuleID, Followed: more.Followed, Overridden: more.Overridden,
-		State: string(more.State()), LastDecidedAt: more.LastDecidedAt,
+		State: string(more.State()),
 	})
 	state := string(domain.RuleHealth{RuleID: more.RuleID, Followed: row.Followed, Overridden: row.Overridden}.State())
 	if err != nil || state == row.State {
@@ -144,6 +136,5 @@ func (r *RuleHealth) Of(ctx context.Context, workspace uuid.NullUUID, ruleID str
 	if errors.Is(err, pgx.ErrNoRows) {
 		return domain.RuleHealth{}, nil
 	}
-	return domain.RuleHealth{RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden,
-		LastDecidedAt: row.LastDecidedAt}, err
+	return domain.RuleHealth{RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden}, err
 }

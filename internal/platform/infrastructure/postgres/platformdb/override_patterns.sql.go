@@ -7,28 +7,23 @@ package platformdb
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 )
 
 const addToPattern = `-- name: AddToPattern :exec
-insert into platform.override_patterns (workspace_id, rule_id, followed, overridden, first_decided_at, last_decided_at)
-values ($1, $2, $3, $4, $5, $6)
+insert into platform.override_patterns (workspace_id, rule_id, followed, overridden)
+values ($1, $2, $3, $4)
 on conflict (rule_id, workspace_id) do update
   set followed = override_patterns.followed + excluded.followed,
-      overridden = override_patterns.overridden + excluded.overridden,
-      first_decided_at = least(override_patterns.first_decided_at, excluded.first_decided_at),
-      last_decided_at = greatest(override_patterns.last_decided_at, excluded.last_decided_at)
+      overridden = override_patterns.overridden + excluded.overridden
 `
 
 type AddToPatternParams struct {
-	WorkspaceID    uuid.NullUUID
-	RuleID         string
-	Followed       int64
-	Overridden     int64
-	FirstDecidedAt time.Time
-	LastDecidedAt  time.Time
+	WorkspaceID uuid.NullUUID
+	RuleID      string
+	Followed    int64
+	Overridden  int64
 }
 
 func (q *Queries) AddToPattern(ctx context.Context, arg AddToPatternParams) error {
@@ -37,28 +32,21 @@ func (q *Queries) AddToPattern(ctx context.Context, arg AddToPatternParams) erro
 		arg.RuleID,
 		arg.Followed,
 		arg.Overridden,
-		arg.FirstDecidedAt,
-		arg.LastDecidedAt,
 	)
 	return err
 }
 
 const addToReason = `-- name: AddToReason :exec
-insert into platform.override_reasons (workspace_id, rule_id, reason, overridden, first_decided_at, last_decided_at)
-values ($1, $2, $3, $4, $5, $6)
-on conflict (rule_id, workspace_id, reason) do update
-  set overridden = override_reasons.overridden + excluded.overridden,
-      first_decided_at = least(override_reasons.first_decided_at, excluded.first_decided_at),
-      last_decided_at = greatest(override_reasons.last_decided_at, excluded.last_decided_at)
+insert into platform.override_reasons (workspace_id, rule_id, reason, overridden)
+values ($1, $2, $3, $4)
+on conflict (rule_id, workspace_id, reason) do update set overridden = override_reasons.overridden + excluded.overridden
 `
 
 type AddToReasonParams struct {
-	WorkspaceID    uuid.NullUUID
-	RuleID         string
-	Reason         string
-	Overridden     int64
-	FirstDecidedAt time.Time
-	LastDecidedAt  time.Time
+	WorkspaceID uuid.NullUUID
+	RuleID      string
+	Reason      string
+	Overridden  int64
 }
 
 func (q *Queries) AddToReason(ctx context.Context, arg AddToReasonParams) error {
@@ -67,14 +55,12 @@ func (q *Queries) AddToReason(ctx context.Context, arg AddToReasonParams) error 
 		arg.RuleID,
 		arg.Reason,
 		arg.Overridden,
-		arg.FirstDecidedAt,
-		arg.LastDecidedAt,
 	)
 	return err
 }
 
 const getPattern = `-- name: GetPattern :one
-select followed, overridden, first_decided_at, last_decided_at from platform.override_patterns
+select followed, overridden from platform.override_patterns
 where rule_id = $1 and workspace_id is not distinct from $2
 `
 
@@ -84,26 +70,19 @@ type GetPatternParams struct {
 }
 
 type GetPatternRow struct {
-	Followed       int64
-	Overridden     int64
-	FirstDecidedAt time.Time
-	LastDecidedAt  time.Time
+	Followed   int64
+	Overridden int64
 }
 
 func (q *Queries) GetPattern(ctx context.Context, arg GetPatternParams) (GetPatternRow, error) {
 	row := q.db.QueryRow(ctx, getPattern, arg.RuleID, arg.WorkspaceID)
 	var i GetPatternRow
-	err := row.Scan(
-		&i.Followed,
-		&i.Overridden,
-		&i.FirstDecidedAt,
-		&i.LastDecidedAt,
-	)
+	err := row.Scan(&i.Followed, &i.Overridden)
 	return i, err
 }
 
 const listReasons = `-- name: ListReasons :many
-select reason, overridden, first_decided_at, last_decided_at from platform.override_reasons
+select reason, overridden from platform.override_reasons
 where rule_id = $1 and workspace_id is not distinct from $2
 order by overridden desc, reason
 `
@@ -114,10 +93,8 @@ type ListReasonsParams struct {
 }
 
 type ListReasonsRow struct {
-	Reason         string
-	Overridden     int64
-	FirstDecidedAt time.Time
-	LastDecidedAt  time.Time
+	Reason     string
+	Overridden int64
 }
 
 func (q *Queries) ListReasons(ctx context.Context, arg ListReasonsParams) ([]ListReasonsRow, error) {
@@ -129,12 +106,7 @@ func (q *Queries) ListReasons(ctx context.Context, arg ListReasonsParams) ([]Lis
 	var items []ListReasonsRow
 	for rows.Next() {
 		var i ListReasonsRow
-		if err := rows.Scan(
-			&i.Reason,
-			&i.Overridden,
-			&i.FirstDecidedAt,
-			&i.LastDecidedAt,
-		); err != nil {
+		if err := rows.Scan(&i.Reason, &i.Overridden); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

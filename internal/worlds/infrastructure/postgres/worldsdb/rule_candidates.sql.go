@@ -46,10 +46,10 @@ func (q *Queries) AddCurationRuling(ctx context.Context, arg AddCurationRulingPa
 
 const addRuleCandidate = `-- name: AddRuleCandidate :execrows
 insert into worlds.rule_candidates (
-  candidate_id, workspace_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at,
+  candidate_id, workspace_id, origin, origin_id, revision, statement, occurrences, confidence, proposed_at,
     updated_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-  $10, $10)
+values ($1, $2, $3, $4, $5, $6, $7, $8,
+  $9, $9)
 on conflict (origin, origin_id, workspace_id) do nothing
 `
 
@@ -61,7 +61,6 @@ type AddRuleCandidateParams struct {
 	Revision    int64
 	Statement   string
 	Occurrences int64
-	Kinds       int64
 	Confidence  float64
 	ProposedAt  time.Time
 }
@@ -76,7 +75,6 @@ func (q *Queries) AddRuleCandidate(ctx context.Context, arg AddRuleCandidatePara
 		arg.Revision,
 		arg.Statement,
 		arg.Occurrences,
-		arg.Kinds,
 		arg.Confidence,
 		arg.ProposedAt,
 	)
@@ -87,7 +85,7 @@ func (q *Queries) AddRuleCandidate(ctx context.Context, arg AddRuleCandidatePara
 }
 
 const lockRuleCandidateOfOrigin = `-- name: LockRuleCandidateOfOrigin :one
-select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id,
+select candidate_id, origin, origin_id, revision, statement, occurrences, confidence, state, decision_id,
   decided_at from worlds.rule_candidates
 where workspace_id is not distinct from $1 and origin = $2 and origin_id = $3
 for update
@@ -106,7 +104,6 @@ type LockRuleCandidateOfOriginRow struct {
 	Revision    int64
 	Statement   string
 	Occurrences int64
-	Kinds       int64
 	Confidence  float64
 	State       string
 	DecisionID  uuid.NullUUID
@@ -123,7 +120,6 @@ func (q *Queries) LockRuleCandidateOfOrigin(ctx context.Context, arg LockRuleCan
 		&i.Revision,
 		&i.Statement,
 		&i.Occurrences,
-		&i.Kinds,
 		&i.Confidence,
 		&i.State,
 		&i.DecisionID,
@@ -133,7 +129,7 @@ func (q *Queries) LockRuleCandidateOfOrigin(ctx context.Context, arg LockRuleCan
 }
 
 const lockRuleCandidates = `-- name: LockRuleCandidates :many
-select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id,
+select candidate_id, origin, origin_id, revision, statement, occurrences, confidence, state, decision_id,
   decided_at from worlds.rule_candidates
 where workspace_id is not distinct from $1 and candidate_id = any ($2::uuid[])
 order by origin collate "C", origin_id
@@ -152,7 +148,6 @@ type LockRuleCandidatesRow struct {
 	Revision    int64
 	Statement   string
 	Occurrences int64
-	Kinds       int64
 	Confidence  float64
 	State       string
 	DecisionID  uuid.NullUUID
@@ -176,7 +171,6 @@ func (q *Queries) LockRuleCandidates(ctx context.Context, arg LockRuleCandidates
 			&i.Revision,
 			&i.Statement,
 			&i.Occurrences,
-			&i.Kinds,
 			&i.Confidence,
 			&i.State,
 			&i.DecisionID,
@@ -194,16 +188,15 @@ func (q *Queries) LockRuleCandidates(ctx context.Context, arg LockRuleCandidates
 
 const saveRuleCandidate = `-- name: SaveRuleCandidate :exec
 update worlds.rule_candidates
-set revision = $1, statement = $2, occurrences = $3, kinds = $4, confidence = $5,
-    state = $6, decision_id = $7, decided_at = $8, updated_at = $9
-where workspace_id is not distinct from $10 and candidate_id = $11
+set revision = $1, statement = $2, occurrences = $3, confidence = $4,
+    state = $5, decision_id = $6, decided_at = $7, updated_at = $8
+where workspace_id is not distinct from $9 and candidate_id = $10
 `
 
 type SaveRuleCandidateParams struct {
 	Revision    int64
 	Statement   string
 	Occurrences int64
-	Kinds       int64
 	Confidence  float64
 	State       string
 	DecisionID  uuid.NullUUID
@@ -218,7 +211,6 @@ func (q *Queries) SaveRuleCandidate(ctx context.Context, arg SaveRuleCandidatePa
 		arg.Revision,
 		arg.Statement,
 		arg.Occurrences,
-		arg.Kinds,
 		arg.Confidence,
 		arg.State,
 		arg.DecisionID,

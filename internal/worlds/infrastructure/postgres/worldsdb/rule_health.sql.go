@@ -7,28 +7,25 @@ package worldsdb
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 )
 
 const addToHealth = `-- name: AddToHealth :one
-insert into worlds.rule_health (workspace_id, rule_id, followed, overridden, state, last_decided_at)
-values ($1, $2, $3, $4, $5, $6)
+insert into worlds.rule_health (workspace_id, rule_id, followed, overridden, state)
+values ($1, $2, $3, $4, $5)
 on conflict (rule_id, workspace_id) do update
   set followed = rule_health.followed + excluded.followed,
-      overridden = rule_health.overridden + excluded.overridden,
-      last_decided_at = greatest(rule_health.last_decided_at, excluded.last_decided_at)
+      overridden = rule_health.overridden + excluded.overridden
 returning followed, overridden, state
 `
 
 type AddToHealthParams struct {
-	WorkspaceID   uuid.NullUUID
-	RuleID        string
-	Followed      int64
-	Overridden    int64
-	State         string
-	LastDecidedAt time.Time
+	WorkspaceID uuid.NullUUID
+	RuleID      string
+	Followed    int64
+	Overridden  int64
+	State       string
 }
 
 type AddToHealthRow struct {
@@ -45,7 +42,6 @@ func (q *Queries) AddToHealth(ctx context.Context, arg AddToHealthParams) (AddTo
 		arg.Followed,
 		arg.Overridden,
 		arg.State,
-		arg.LastDecidedAt,
 	)
 	var i AddToHealthRow
 	err := row.Scan(&i.Followed, &i.Overridden, &i.State)
@@ -53,7 +49,7 @@ func (q *Queries) AddToHealth(ctx context.Context, arg AddToHealthParams) (AddTo
 }
 
 const getHealth = `-- name: GetHealth :one
-select followed, overridden, last_decided_at from worlds.rule_health
+select followed, overridden from worlds.rule_health
 where rule_id = $1 and workspace_id is not distinct from $2
 `
 
@@ -63,15 +59,14 @@ type GetHealthParams struct {
 }
 
 type GetHealthRow struct {
-	Followed      int64
-	Overridden    int64
-	LastDecidedAt time.Time
+	Followed   int64
+	Overridden int64
 }
 
 func (q *Queries) GetHealth(ctx context.Context, arg GetHealthParams) (GetHealthRow, error) {
 	row := q.db.QueryRow(ctx, getHealth, arg.RuleID, arg.WorkspaceID)
 	var i GetHealthRow
-	err := row.Scan(&i.Followed, &i.Overridden, &i.LastDecidedAt)
+	err := row.Scan(&i.Followed, &i.Overridden)
 	return i, err
 }
 
