@@ -60,27 +60,21 @@ create table worlds.scans (
   workspace_id uuid null,
   scan_id uuid not null,
   subject text not null,
-  state text not null,
   started_at timestamptz not null,
   finished_at timestamptz null,
   findings jsonb not null default '[]',
-  failure text null,
   constraint scans_pk primary key (id),
   constraint scans_key unique nulls not distinct (scan_id, workspace_id),
   constraint scans_subject_size check (octet_length(subject) between 1 and 200),
-  constraint scans_state_known check (state in ('running', 'completed', 'failed')),
-  constraint scans_finished_at_set check ((state = 'running') = (finished_at is null)),
   constraint scans_times_in_order check (started_at <= finished_at),
   constraint scans_findings_array check (jsonb_typeof(findings) = 'array'),
-  constraint scans_findings_of_completed check (state = 'completed' or findings = '[]'),
-  constraint scans_failure_of_failed check ((state = 'failed') = (failure is not null)),
-  constraint scans_failure_size check (octet_length(failure) between 1 and 2000)
+  constraint scans_findings_of_completed check (finished_at is not null or findings = '[]')
 );
-comment on table worlds.scans is 'Scans of what the world models are about: running, completed or failed for good.';
+comment on table worlds.scans is 'Scans of what the world models are about: running, or completed.';
 comment on column worlds.scans.subject is 'what is scanned, a card or a source: card:harbour';
+comment on column worlds.scans.finished_at is 'null while the scan is running';
 comment on column worlds.scans.findings is 'by kind: [{"kind": ..., "occurrences": ...}]';
-comment on column worlds.scans.failure is 'why it failed';
-grant select, insert, update (state, finished_at, findings, failure) on worlds.scans to spectral_worlds;
+grant select, insert, update (finished_at, findings) on worlds.scans to spectral_worlds;
 
 create table worlds.scan_index (
   id bigint generated always as identity,

@@ -124,11 +124,11 @@ var repairs = [][]struct {
 		"table worlds.scans is altered: it is table, and should be table row security"}},
 	{"alter table core.paused_types enable row level security, force row level security",
 		[]string{"table core.paused_types is altered"}},
-	{"revoke select on core.outbox from spectral_operator; revoke update (state) on worlds.scans from " +
+	{"revoke select on core.outbox from spectral_operator; revoke update (findings) on worlds.scans from " +
 		"spectral_worlds; revoke usage on schema worlds from spectral_worlds; revoke execute on " + quiet +
 		" from spectral_worker", []string{"grant execute on " + quiet,
 		"grant select on table core.outbox to spectral_operator is missing",
-		"grant update (state) on table worlds.scans to spectral_worlds is missing", "grant usage on schema worlds"}},
+		"grant update (findings) on table worlds.scans to spectral_worlds is missing", "grant usage on schema worlds"}},
 	{"grant update on core.outbox to spectral_worker; grant select (payload) on core.outbox to spectral_worlds; grant " +
 		"create on schema core to spectral_worker; grant select on core.live_workers to public",
 		[]string{"grant create on schema core to spectral_worker is unexpected",

@@ -16,7 +16,8 @@ on conflict (rule_id, workspace_id) do update
 -- name: AddToReason :exec
 insert into platform.override_reasons (workspace_id, rule_id, reason, overridden)
 values (@workspace_id, @rule_id, @reason, @overridden)
-on conflict (rule_id, workspace_id, reason) do update set overridden = override_reasons.overridden + excluded.overridden;
+on conflict (rule_id, workspace_id, reason) do update
+  set overridden = override_reasons.overridden + excluded.overridden;
 
 -- name: GetPattern :one
 select followed, overridden from platform.override_patterns

@@ -127,8 +127,8 @@ func (b *CardBriefing) Advance(ctx context.Context, work Work) (Advance, error) 
 
 // write drafts the text. The same card gives the same text, so a second delivery changes nothing.
 func write(card BriefedCard, key string) string {
-	return fmt.Sprintf("# %s\n\nCard %s, version %d.\n\n%s\n\nIdempotency key: %s\n", card.Title, card.CardID, card.Version,
-		card.Summary, key)
+	return fmt.Sprintf("# %s\n\nCard %s, version %d.\n\n%s\n\nIdempotency key: %s\n", card.Title, card.CardID,
+		card.Version, card.Summary, key)
 }
 
 // read decodes the result of a finished step.

@@ -63,8 +63,7 @@ func (d Decision) Validate(now time.Time) error {
 }
 
 // ErrDecisionRecorded means that another decision is recorded under the id.
-var ErrDecisionRecorded = errors.New("the id has another decision already: a decision never changes, record a new one " +
-	"under another id")
+var ErrDecisionRecorded = errors.New("the id has another decision already: record a new one under another id")
 
 // OverridePattern counts the decisions about the proposals of one rule. It does not depend on their order.
 type OverridePattern struct {

@@ -41,8 +41,8 @@ func (m *ManageScans) Start(ctx context.Context, workspace uuid.NullUUID, subjec
 }
 
 // Complete ends a running scan and publishes worlds.scan.completed; both commit together or not at all. A second call
-// with the same findings changes nothing, publishes nothing and returns false. The error is [domain.ErrNoScan],
-// [domain.ErrScanFailed], or [domain.ErrScanCompleted] for other findings.
+// with the same findings changes nothing, publishes nothing and returns false. The error is [domain.ErrNoScan], or
+// [domain.ErrScanCompleted] for other findings.
 func (m *ManageScans) Complete(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
 	findings domain.Findings) (completed bool, err error) {
 	defer wrap(&err, "complete scan %s", id)
@@ -73,20 +73,4 @@ func (m *ManageScans) Complete(ctx context.Context, workspace uuid.NullUUID, id 
 		return publisher.Publish(ctx, envelope)
 	})
 	return completed, err
-}
-
-// Fail ends a running scan with a reason. It publishes no event, because the index of its subject does not change. A
-// failed scan stays as it is. The error is [domain.ErrNoScan] or [domain.ErrScanCompleted].
-func (m *ManageScans) Fail(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, failure string) (err error) {
-	defer wrap(&err, "fail scan %s", id)
-	return m.Transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
-		scan, err := scans.Lock(ctx, workspace, id)
-		if err != nil {
-			return err
-		}
-		if changed, err := scan.Fail(failure, m.Now()); err != nil || !changed {
-			return err
-		}
-		return scans.Save(ctx, workspace, scan)
-	})
 }

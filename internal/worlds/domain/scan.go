@@ -16,29 +16,14 @@ import (
 // Bounds of a scan.
 const (
 	MaxSubjectBytes = 200
-	MaxFailureBytes = 2000
 	MaxFindings     = 200 // kinds in one scan
 	MaxOccurrences  = 1_000_000_000
-)
-
-// ScanState is the state of a scan. Completed and failed are final.
-//
-//	running ──> completed
-//	   └──────> failed
-type ScanState string
-
-// The states of a scan.
-const (
-	ScanRunning   ScanState = "running"
-	ScanCompleted ScanState = "completed"
-	ScanFailed    ScanState = "failed"
 )
 
 // Errors of scans.
 var (
 	ErrNoScan        = errors.New("there is no such scan in this workspace: start one")
 	ErrScanCompleted = errors.New("the scan is completed with other findings: start another scan of its subject")
-	ErrScanFailed    = errors.New("the scan has failed for good: start another scan of its subject")
 )
 
 // Finding is what a scan found of one kind.
@@ -89,14 +74,11 @@ func (f Findings) Occurrences() (n int64) {
 type Scan struct {
 	ID        uuid.UUID
 	Subject   string // a card or a source: card:harbour
-	State     ScanState
 	StartedAt time.Time
 	// FinishedAt is zero while the scan is running.
 	FinishedAt time.Time
 	// Findings are set when the scan is completed.
 	Findings Findings
-	// Failure is the reason of a failed scan.
-	Failure string
 }
 
 // StartScan begins a scan of subject.
@@ -104,50 +86,24 @@ func StartScan(id uuid.UUID, subject string, at time.Time) (Scan, error) {
 	if err := check.Line("subject", subject, MaxSubjectBytes); err != nil {
 		return Scan{}, err
 	}
-	return Scan{ID: id, Subject: subject, State: ScanRunning, StartedAt: storedTime(at)}, nil
+	return Scan{ID: id, Subject: subject, StartedAt: storedTime(at)}, nil
 }
 
-// Complete ends the scan with its findings. A second call with the same findings changes nothing. The error is
-// [ErrScanCompleted] for other findings, and [ErrScanFailed] for a failed scan.
+// Complete ends the scan with its findings, never before its start, because the clocks of two processes may differ. A
+// second call with the same findings changes nothing. The error is [ErrScanCompleted] for other findings.
 func (s *Scan) Complete(findings Findings, at time.Time) (changed bool, err error) {
 	switch {
-	case s.State == ScanFailed:
-		return false, ErrScanFailed
-	case s.State == ScanCompleted && !slices.Equal(s.Findings, findings):
-		return false, ErrScanCompleted
-	case s.State == ScanCompleted:
-		return false, nil
-	}
-	s.State, s.Findings = ScanCompleted, findings
-	s.finish(at)
-	return true, nil
-}
-
-// Fail ends the scan without a result. A failed scan keeps its first reason. The error is [ErrScanCompleted] for a
-// completed scan.
-func (s *Scan) Fail(failure string, at time.Time) (changed bool, err error) {
-	err = cmp.Or(check.Text("failure", failure, true, MaxFailureBytes), check.Prose("failure", failure, MaxFailureBytes))
-	if err != nil {
-		return false, err
-	}
-	switch s.State {
-	case ScanCompleted:
-		return false, ErrScanCompleted
-	case ScanFailed:
+	case s.FinishedAt.IsZero():
+	case slices.Equal(s.Findings, findings):
 		return false, nil
 	default:
+		return false, ErrScanCompleted
 	}
-	s.State, s.Failure = ScanFailed, failure
-	s.finish(at)
-	return true, nil
-}
-
-// finish ends a scan, never before its start, because the clocks of two processes may differ.
-func (s *Scan) finish(at time.Time) {
-	s.FinishedAt = storedTime(at)
+	s.Findings, s.FinishedAt = findings, storedTime(at)
 	if s.FinishedAt.Before(s.StartedAt) {
 		s.FinishedAt = s.StartedAt
 	}
+	return true, nil
 }
 
 // storedTime returns t with the precision of the database, so that the table and the event agree.

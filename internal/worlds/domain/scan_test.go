@@ -13,11 +13,9 @@ import (
 	"spectral/internal/worlds/domain"
 )
 
-// Each case is a state of a scan, a change, and the result.
-func TestScanStates(t *testing.T) {
+func TestScanIsCompletedOnce(t *testing.T) {
 	t.Parallel()
 	broken := domain.Findings{{Kind: "broken_link", Occurrences: 2}}
-	stale := domain.Findings{{Kind: "stale", Occurrences: 1}}
 	running := func() domain.Scan {
 		s, err := domain.StartScan(uuid.New(), "card:harbour", now)
 		if err != nil {
@@ -25,47 +23,19 @@ func TestScanStates(t *testing.T) {
 		}
 		return s
 	}
-	completed, failed := running(), running()
-	_, err := completed.Complete(broken, now.Add(time.Minute))
-	_, failErr := failed.Fail("the source is gone", now.Add(time.Minute))
-	if err := errors.Join(err, failErr); err != nil {
-		t.Fatal(err)
+	scan := running()
+	if changed, err := scan.Complete(broken, now.Add(time.Hour)); !changed || err != nil {
+		t.Errorf("completed: %t, %v", changed, err)
 	}
-	complete := func(f domain.Findings) func(*domain.Scan) (bool, error) {
-		return func(s *domain.Scan) (bool, error) { return s.Complete(f, now.Add(time.Hour)) }
+	before := fmt.Sprint(scan)
+	for want, findings := range map[error]domain.Findings{nil: broken, domain.ErrScanCompleted: nil} {
+		changed, err := scan.Complete(findings, now.Add(2*time.Hour))
+		if changed || !errors.Is(err, want) || fmt.Sprint(scan) != before {
+			t.Errorf("completed again with %v: %t, %v, %+v", findings, changed, err, scan)
+		}
 	}
-	fail := func(why string) func(*domain.Scan) (bool, error) {
-		return func(s *domain.Scan) (bool, error) { return s.Fail(why, now.Add(time.Hour)) }
-	}
-	for name, c := range map[string]struct {
-		scan    domain.Scan
-		do      func(*domain.Scan) (bool, error)
-		state   domain.ScanState
-		changed bool
-		err     error
-	}{
-		"complete":                {running(), complete(broken), domain.ScanCompleted, true, nil},
-		"complete, nothing found": {running(), complete(nil), domain.ScanCompleted, true, nil},
-		"fail":                    {running(), fail("no reply"), domain.ScanFailed, true, nil},
-		"complete again":          {completed, complete(broken), domain.ScanCompleted, false, nil},
-		"complete with other findings": {completed, complete(stale), domain.ScanCompleted, false,
-			domain.ErrScanCompleted},
-		"complete with nothing, instead": {completed, complete(nil), domain.ScanCompleted, false, domain.ErrScanCompleted},
-		"complete a failed one":          {failed, complete(broken), domain.ScanFailed, false, domain.ErrScanFailed},
-		"fail a completed one":           {completed, fail("late"), domain.ScanCompleted, false, domain.ErrScanCompleted},
-		"fail again":                     {failed, fail("another reason"), domain.ScanFailed, false, nil},
-	} {
-		before := fmt.Sprint(c.scan)
-		changed, err := c.do(&c.scan)
-		if changed != c.changed || !errors.Is(err, c.err) || (err != nil) != (c.err != nil) || c.scan.State != c.state {
-			t.Errorf("%s: is %s, changed %t, error %v", name, c.scan.State, changed, err)
-		}
-		if after := fmt.Sprint(c.scan); !changed && before != after {
-			t.Errorf("%s: changed %s to %s", name, before, after)
-		}
-		if want := now.Add(time.Hour); changed && c.scan.FinishedAt != want {
-			t.Errorf("%s: finished at %s, want %s", name, c.scan.FinishedAt, want)
-		}
+	if scan.FinishedAt != now.Add(time.Hour) {
+		t.Errorf("finished at %s", scan.FinishedAt)
 	}
 
 	early := running()
@@ -76,9 +46,6 @@ func TestScanStates(t *testing.T) {
 	finished := now.Add(1999).In(time.FixedZone("", 3600))
 	if _, err := odd.Complete(nil, finished); err != nil || odd.FinishedAt != now.Add(time.Microsecond) {
 		t.Errorf("finished at %s: %v", odd.FinishedAt, err)
-	}
-	if _, err := odd.Fail(" ", now); err == nil || err.Error() != "failure is missing" {
-		t.Errorf("failed without a reason: %v", err)
 	}
 	if _, err := domain.StartScan(uuid.New(), "", now); err == nil || err.Error() != "subject is missing" {
 		t.Errorf("a scan without a subject: %v", err)

@@ -23,7 +23,7 @@ func NewScans(tx events.Tx) *Scans { return &Scans{queries: worldsdb.New(tx)} }
 // Add implements [application.Scans].
 func (s *Scans) Add(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
 	return s.queries.AddScan(ctx, worldsdb.AddScanParams{
-		WorkspaceID: workspace, ScanID: scan.ID, Subject: scan.Subject, State: string(scan.State), StartedAt: scan.StartedAt,
+		WorkspaceID: workspace, ScanID: scan.ID, Subject: scan.Subject, StartedAt: scan.StartedAt,
 	})
 }
 
@@ -34,15 +34,15 @@ func (s *Scans) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID)
 		err = domain.ErrNoScan
 	}
 	return domain.Scan{
-		ID: id, Subject: row.Subject, State: domain.ScanState(row.State), StartedAt: row.StartedAt,
-		FinishedAt: time.Time(row.FinishedAt), Findings: row.Findings, Failure: string(row.Failure),
+		ID: id, Subject: row.Subject, StartedAt: row.StartedAt, FinishedAt: time.Time(row.FinishedAt),
+		Findings: row.Findings,
 	}, err
 }
 
 // Save implements [application.Scans].
 func (s *Scans) Save(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
 	return s.queries.SaveScan(ctx, worldsdb.SaveScanParams{
-		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Failure: zeronull.Text(scan.Failure),
+		ScanID: scan.ID, WorkspaceID: workspace,
 		Findings:   append(domain.Findings{}, scan.Findings...), // a nil slice would be null
 		FinishedAt: zeronull.Timestamptz(scan.FinishedAt),
 	})

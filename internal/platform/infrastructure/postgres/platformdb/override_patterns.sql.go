@@ -39,7 +39,8 @@ func (q *Queries) AddToPattern(ctx context.Context, arg AddToPatternParams) erro
 const addToReason = `-- name: AddToReason :exec
 insert into platform.override_reasons (workspace_id, rule_id, reason, overridden)
 values ($1, $2, $3, $4)
-on conflict (rule_id, workspace_id, reason) do update set overridden = override_reasons.overridden + excluded.overridden
+on conflict (rule_id, workspace_id, reason) do update
+  set overridden = override_reasons.overridden + excluded.overridden
 `
 
 type AddToReasonParams struct {

@@ -15,15 +15,14 @@ import (
 )
 
 const addScan = `-- name: AddScan :exec
-insert into worlds.scans (workspace_id, scan_id, subject, state, started_at)
-values ($1, $2, $3, $4, $5)
+insert into worlds.scans (workspace_id, scan_id, subject, started_at)
+values ($1, $2, $3, $4)
 `
 
 type AddScanParams struct {
 	WorkspaceID uuid.NullUUID
 	ScanID      uuid.UUID
 	Subject     string
-	State       string
 	StartedAt   time.Time
 }
 
@@ -32,14 +31,13 @@ func (q *Queries) AddScan(ctx context.Context, arg AddScanParams) error {
 		arg.WorkspaceID,
 		arg.ScanID,
 		arg.Subject,
-		arg.State,
 		arg.StartedAt,
 	)
 	return err
 }
 
 const lockScan = `-- name: LockScan :one
-select subject, state, started_at, finished_at, findings, failure from worlds.scans
+select subject, started_at, finished_at, findings from worlds.scans
 where scan_id = $1 and workspace_id is not distinct from $2
 for update
 `
@@ -51,11 +49,9 @@ type LockScanParams struct {
 
 type LockScanRow struct {
 	Subject    string
-	State      string
 	StartedAt  time.Time
 	FinishedAt zeronull.Timestamptz
 	Findings   domain.Findings
-	Failure    zeronull.Text
 }
 
 func (q *Queries) LockScan(ctx context.Context, arg LockScanParams) (LockScanRow, error) {
@@ -63,35 +59,29 @@ func (q *Queries) LockScan(ctx context.Context, arg LockScanParams) (LockScanRow
 	var i LockScanRow
 	err := row.Scan(
 		&i.Subject,
-		&i.State,
 		&i.StartedAt,
 		&i.FinishedAt,
 		&i.Findings,
-		&i.Failure,
 	)
 	return i, err
 }
 
 const saveScan = `-- name: SaveScan :exec
-update worlds.scans set state = $1, finished_at = $2, findings = $3, failure = $4
-where scan_id = $5 and workspace_id is not distinct from $6 and state = 'running'
+update worlds.scans set finished_at = $1, findings = $2
+where scan_id = $3 and workspace_id is not distinct from $4 and finished_at is null
 `
 
 type SaveScanParams struct {
-	State       string
 	FinishedAt  zeronull.Timestamptz
 	Findings    domain.Findings
-	Failure     zeronull.Text
 	ScanID      uuid.UUID
 	WorkspaceID uuid.NullUUID
 }
 
 func (q *Queries) SaveScan(ctx context.Context, arg SaveScanParams) error {
 	_, err := q.db.Exec(ctx, saveScan,
-		arg.State,
 		arg.FinishedAt,
 		arg.Findings,
-		arg.Failure,
 		arg.ScanID,
 		arg.WorkspaceID,
 	)
