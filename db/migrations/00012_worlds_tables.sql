@@ -44,15 +44,12 @@ create table worlds.rule_health (
   rule_id text not null,
   followed bigint not null,
   overridden bigint not null,
-  state text not null,
   constraint rule_health_pk primary key (id),
   constraint rule_health_key unique nulls not distinct (rule_id, workspace_id),
   constraint rule_health_rule_id_size check (octet_length(rule_id) between 1 and 200),
-  constraint rule_health_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1),
-  constraint rule_health_state_known check (state in ('unrated', 'healthy', 'contested', 'failing'))
+  constraint rule_health_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1)
 );
 comment on table worlds.rule_health is 'Projection of decision.recorded: how the decisions speak for each rule';
-comment on column worlds.rule_health.state is 'by the share of overrides; unrated while there are too few decisions';
 grant select, insert, update on worlds.rule_health to spectral_worlds;
 
 create table worlds.scans (

@@ -6,18 +6,11 @@ order by d.decision_id
 on conflict (decision_id, workspace_id) do nothing
 returning decision_id;
 
--- name: AddToHealth :one
--- The state is that of the sums only if the row is new: RateRule follows otherwise.
-insert into worlds.rule_health (workspace_id, rule_id, followed, overridden, state)
-values (@workspace_id, @rule_id, @followed, @overridden, @state)
+-- name: AddToHealth :exec
+insert into worlds.rule_health (workspace_id, rule_id, followed, overridden)
+values (@workspace_id, @rule_id, @followed, @overridden)
 on conflict (rule_id, workspace_id) do update
-  set followed = rule_health.followed + excluded.followed,
-      overridden = rule_health.overridden + excluded.overridden
-returning followed, overridden, state;
-
--- name: RateRule :exec
-update worlds.rule_health set state = @state
-where rule_id = @rule_id and workspace_id is not distinct from @workspace_id;
+  set followed = rule_health.followed + excluded.followed, overridden = rule_health.overridden + excluded.overridden;
 
 -- name: GetHealth :one
 select followed, overridden from worlds.rule_health

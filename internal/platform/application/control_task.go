@@ -10,8 +10,8 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-// ControlTask lets people approve and cancel tasks. The error is a [*domain.TransitionError] if the task's status does
-// not allow the change; of two concurrent calls the second may get it. Safe for concurrent use.
+// ControlTask lets people approve and cancel tasks. The error is [domain.ErrTaskStatus] if the task's status does not
+// allow the change; of two concurrent calls the second may get it. Safe for concurrent use.
 type ControlTask struct {
 	Transact UnitOfWork[Tasks]
 	Now      func() time.Time
@@ -43,8 +43,8 @@ func (c *ControlTask) Approve(ctx context.Context, workspace uuid.NullUUID, id u
 	return approved, err
 }
 
-// Cancel ends a task. A running task stays running until its current step ends. For a finished task the error is a
-// [*domain.TransitionError].
+// Cancel ends a task. A running task stays running until its current step ends. For a finished task the error is
+// [domain.ErrTaskStatus].
 func (c *ControlTask) Cancel(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
 	by string) (cancelled *domain.AgentTask, err error) {
 	defer wrap(&err, "cancel agent task %s", id)

@@ -116,17 +116,8 @@ type Cancellation struct {
 // must stop and write nothing.
 var ErrSuperseded = errors.New("this run of the agent task is over: another run has the task")
 
-// TransitionError means that the task's status does not allow a change.
-type TransitionError struct {
-	Change string // approve or cancel
-	Status TaskStatus
-	Wanted []TaskStatus
-}
-
-func (e *TransitionError) Error() string {
-	wanted := strings.ReplaceAll(strings.Trim(fmt.Sprint(e.Wanted), "[]"), " ", " or ")
-	return fmt.Sprintf("the task is %s: to %s it, it must be %s", e.Status, e.Change, wanted)
-}
+// ErrTaskStatus means that the task's status does not allow a change.
+var ErrTaskStatus = errors.New("the task's status does not allow that")
 
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
@@ -245,7 +236,7 @@ func (t *AgentTask) end(run int64, status TaskStatus, now time.Time, fault error
 
 // Approve queues a task that waits for approval. The caller must dispatch it.
 func (t *AgentTask) Approve(by string, now time.Time) error {
-	if err := t.decide("approve", by, TaskAwaitingApproval); err != nil {
+	if err := t.decide(by, TaskAwaitingApproval); err != nil {
 		return err
 	}
 	approved := *t.Approval
@@ -258,7 +249,7 @@ func (t *AgentTask) Approve(by string, now time.Time) error {
 // Cancel ends a task that is not running, and requests the cancellation of a running one. A second call changes
 // nothing.
 func (t *AgentTask) Cancel(by string, now time.Time) error {
-	if err := t.decide("cancel", by, TaskQueued, TaskAwaitingApproval, TaskRunning); err != nil {
+	if err := t.decide(by, TaskQueued, TaskAwaitingApproval, TaskRunning); err != nil {
 		return err
 	}
 	if t.Cancellation == nil {
@@ -272,9 +263,9 @@ func (t *AgentTask) Cancel(by string, now time.Time) error {
 }
 
 // decide returns an error if the status does not allow a person's change, or the person has no name.
-func (t *AgentTask) decide(change, by string, wanted ...TaskStatus) error {
+func (t *AgentTask) decide(by string, wanted ...TaskStatus) error {
 	if !slices.Contains(wanted, t.Status) {
-		return &TransitionError{Change: change, Status: t.Status, Wanted: wanted}
+		return fmt.Errorf("%w: it is %s, must be one of %v", ErrTaskStatus, t.Status, wanted)
 	}
 	return checkPerson("who decides", by)
 }

@@ -119,7 +119,7 @@ func TestTaskTransitions(t *testing.T) {
 				task := taskIn(t, status)
 				before := *task
 				err := c.change(task)
-				_, isRefused := errors.AsType[*TransitionError](err)
+				isRefused := errors.Is(err, ErrTaskStatus)
 				got := string(task.Status)
 				switch {
 				case err == nil && !task.UpdatedAt.Equal(taskLater):

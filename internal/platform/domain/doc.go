@@ -5,5 +5,5 @@
 //   - failure_cluster.go: failures with the same signature
 //   - memory.go: what agents have learned
 //   - curation_decision.go: decisions on rule candidates, and their outcome
-//   - agent_task.go: agent tasks, and the conversations that they are in
+//   - agent_task.go: agent tasks
 package domain

@@ -111,23 +111,14 @@ func (r *RuleHealth) Count(ctx context.Context, workspace uuid.NullUUID, decisio
 		fresh[i] = byID[id]
 	}
 	for _, h := range domain.HealthOf(fresh) {
-		if err := r.add(ctx, workspace, h); err != nil {
+		err = r.queries.AddToHealth(ctx, worldsdb.AddToHealthParams{
+			WorkspaceID: workspace, RuleID: h.RuleID, Followed: h.Followed, Overridden: h.Overridden,
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return err
-}
-
-func (r *RuleHealth) add(ctx context.Context, workspace uuid.NullUUID, more domain.RuleHealth) error {
-	row, err := r.queries.AddToHealth(ctx, worldsdb.AddToHealthParams{
-		WorkspaceID: workspace, RuleID: more.RuleID, Followed: more.Followed, Overridden: more.Overridden,
-		State: string(more.State()),
-	})
-	state := string(domain.RuleHealth{RuleID: more.RuleID, Followed: row.Followed, Overridden: row.Overridden}.State())
-	if err != nil || state == row.State {
-		return err
-	}
-	return r.queries.RateRule(ctx, worldsdb.RateRuleParams{WorkspaceID: workspace, RuleID: more.RuleID, State: state})
 }
 
 // Of returns the health of a rule, or the zero value if nothing was decided yet.

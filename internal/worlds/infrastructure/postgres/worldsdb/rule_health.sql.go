@@ -11,13 +11,11 @@ import (
 	"github.com/google/uuid"
 )
 
-const addToHealth = `-- name: AddToHealth :one
-insert into worlds.rule_health (workspace_id, rule_id, followed, overridden, state)
-values ($1, $2, $3, $4, $5)
+const addToHealth = `-- name: AddToHealth :exec
+insert into worlds.rule_health (workspace_id, rule_id, followed, overridden)
+values ($1, $2, $3, $4)
 on conflict (rule_id, workspace_id) do update
-  set followed = rule_health.followed + excluded.followed,
-      overridden = rule_health.overridden + excluded.overridden
-returning followed, overridden, state
+  set followed = rule_health.followed + excluded.followed, overridden = rule_health.overridden + excluded.overridden
 `
 
 type AddToHealthParams struct {
@@ -25,27 +23,16 @@ type AddToHealthParams struct {
 	RuleID      string
 	Followed    int64
 	Overridden  int64
-	State       string
 }
 
-type AddToHealthRow struct {
-	Followed   int64
-	Overridden int64
-	State      string
-}
-
-// The state is that of the sums only if the row is new: RateRule follows otherwise.
-func (q *Queries) AddToHealth(ctx context.Context, arg AddToHealthParams) (AddToHealthRow, error) {
-	row := q.db.QueryRow(ctx, addToHealth,
+func (q *Queries) AddToHealth(ctx context.Context, arg AddToHealthParams) error {
+	_, err := q.db.Exec(ctx, addToHealth,
 		arg.WorkspaceID,
 		arg.RuleID,
 		arg.Followed,
 		arg.Overridden,
-		arg.State,
 	)
-	var i AddToHealthRow
-	err := row.Scan(&i.Followed, &i.Overridden, &i.State)
-	return i, err
+	return err
 }
 
 const getHealth = `-- name: GetHealth :one
@@ -68,22 +55,6 @@ func (q *Queries) GetHealth(ctx context.Context, arg GetHealthParams) (GetHealth
 	var i GetHealthRow
 	err := row.Scan(&i.Followed, &i.Overridden)
 	return i, err
-}
-
-const rateRule = `-- name: RateRule :exec
-update worlds.rule_health set state = $1
-where rule_id = $2 and workspace_id is not distinct from $3
-`
-
-type RateRuleParams struct {
-	State       string
-	RuleID      string
-	WorkspaceID uuid.NullUUID
-}
-
-func (q *Queries) RateRule(ctx context.Context, arg RateRuleParams) error {
-	_, err := q.db.Exec(ctx, rateRule, arg.State, arg.RuleID, arg.WorkspaceID)
-	return err
 }
 
 const rememberDecisions = `-- name: RememberDecisions :many
