@@ -138,7 +138,7 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 }
 
 func (r *run) progress(ctx context.Context) (operator.Progress, error) {
-	return operator.ReadProgress(ctx, r.Pool, r.Workspace.UUID, r.since)
+	return operator.New(r.Pool).Progress(ctx, r.Workspace.UUID, r.since)
 }
 
 // awaitSettled waits until all published events have settled, or none has for arriveWithin.

@@ -131,7 +131,7 @@ func (s *Stage) Settled(ctx context.Context, n int) error {
 // trail waits like Settled, and returns the events with any outcome.
 func (s *Stage) trail(ctx context.Context, n int) (trail []operator.Step, err error) {
 	err = s.Await(ctx, fmt.Sprintf("%d events are settled", n), func(ctx context.Context) (bool, error) {
-		trail, err = operator.ReadTrail(ctx, s.Pool, s.Workspace.UUID, s.since)
+		trail, err = operator.New(s.Pool).Trail(ctx, s.Workspace.UUID, s.since)
 		return len(trail) >= n && !slices.ContainsFunc(trail, func(step operator.Step) bool { return !step.Settled() }), err
 	})
 	for _, step := range trail {

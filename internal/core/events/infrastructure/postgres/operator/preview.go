@@ -1,8 +1,8 @@
 package operator
 
 import (
+	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -56,7 +56,6 @@ type Preview struct {
 func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Generation, inFull bool) (Preview, error) {
 	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Handlers: []HandlerEffect{},
 		Unhandled: []UnhandledEffect{}, Paused: []Pause{}, Effects: []Effect{}}
-	handlers, unhandled := make(map[[2]string]*HandlerEffect), make(map[[2]string]*UnhandledEffect)
 	types := make(map[string]bool)
 	var last Effect // the last one counted as unhandled
 	// once even without events, because it also checks the generation
@@ -75,15 +74,14 @@ from core.outbox_replay_preview_many($1, $2, $3) p`, k.ids, to, k.times)
 		for _, e := range effects {
 			types[e.EventType] = true
 			if e.Handler == "" || !e.WouldRun && e.HandledAt == nil {
-				u := entry(unhandled, [2]string{e.EventType, e.Note}, UnhandledEffect{EventType: e.EventType, Note: e.Note})
+				u := entry(&preview.Unhandled, UnhandledEffect{EventType: e.EventType, Note: e.Note})
 				if e.EventID != last.EventID || !e.OccurredAt.Equal(last.OccurredAt) { // an event has a row for each handler
 					u.Events++
 				}
 				last = e
 				continue
 			}
-			h := entry(handlers, [2]string{e.EventType, e.Handler}, HandlerEffect{EventType: e.EventType,
-				Handler: e.Handler})
+			h := entry(&preview.Handlers, HandlerEffect{EventType: e.EventType, Handler: e.Handler})
 			if e.WouldRun {
 				h.WouldRun++
 			} else {
@@ -91,8 +89,6 @@ from core.outbox_replay_preview_many($1, $2, $3) p`, k.ids, to, k.times)
 			}
 		}
 	}
-	preview.Handlers = sorted(handlers, preview.Handlers)
-	preview.Unhandled = sorted(unhandled, preview.Unhandled)
 	pauses, err := c.Pauses(ctx)
 	for _, p := range pauses {
 		if p.Generation == to && types[p.EventType] {
@@ -102,19 +98,14 @@ from core.outbox_replay_preview_many($1, $2, $3) p`, k.ids, to, k.times)
 	return preview, err
 }
 
-// entry returns the value of a key, which it adds as first if there is none.
-func entry[K comparable, V any](all map[K]*V, key K, first V) *V {
-	if all[key] == nil {
-		all[key] = &first
-	}
-	return all[key]
-}
+func (h HandlerEffect) key() string   { return h.EventType + "\n" + h.Handler }
+func (u UnhandledEffect) key() string { return u.EventType + "\n" + u.Note }
 
-// sorted appends the values by their keys, the event type first.
-func sorted[V any](all map[[2]string]*V, to []V) []V {
-	byKey := func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }
-	for _, key := range slices.SortedFunc(maps.Keys(all), byKey) {
-		to = append(to, *all[key])
+// entry returns the value with the key of first in values that are sorted by key. It adds first if there is none.
+func entry[V interface{ key() string }](all *[]V, first V) *V {
+	i, found := slices.BinarySearchFunc(*all, first.key(), func(v V, key string) int { return cmp.Compare(v.key(), key) })
+	if !found {
+		*all = slices.Insert(*all, i, first)
 	}
-	return to
+	return &(*all)[i]
 }
