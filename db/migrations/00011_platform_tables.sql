@@ -132,7 +132,6 @@ create table platform.memories (
   scope text not null,
   statement text not null,
   observations bigint not null,
-  state text not null default 'working',
   version bigint not null,
   recorded_at timestamptz not null,
   promoted_at timestamptz null,
@@ -141,11 +140,7 @@ create table platform.memories (
   constraint memories_scope check (scope in ('agent', 'workspace')),
   constraint memories_statement_size check (octet_length(statement) between 1 and 2000),
   constraint memories_observations_positive check (observations >= 1),
-  constraint memories_state check (state in ('working', 'promoted', 'retired')),
-  constraint memories_version_positive check (version >= 1),
-  constraint memories_promoted check (state <> 'promoted' or promoted_at is not null),
-  constraint memories_working check (state <> 'working' or promoted_at is null),
-  constraint memories_retired check ((state = 'retired') = (retired_at is not null))
+  constraint memories_version_positive check (version >= 1)
 );
 comment on table platform.memories is
   'What agents have learned: working until it is promoted, and in the end retired. What is recorded after that is a '
@@ -153,9 +148,9 @@ comment on table platform.memories is
 comment on column platform.memories.observations is 'how often the statement was recorded';
 comment on column platform.memories.version is 'counts the changes of the memory from 1';
 create unique index memories_statement_once on platform.memories (scope, statement, workspace_id) nulls not distinct
-  where state <> 'retired';
+  where retired_at is null;
 grant select, insert,
-  update (observations, state, version, promoted_at, retired_at) on platform.memories to spectral_platform;
+  update (observations, version, promoted_at, retired_at) on platform.memories to spectral_platform;
 
 create table platform.curation_decisions (
   decision_id uuid not null,

@@ -21,30 +21,15 @@ const (
 	WorkspaceMemory MemoryScope = "workspace" // for all in the workspace
 )
 
-// MemoryState is the state of a memory:
-//
-//	working ──promote──> promoted
-//	   │                    │
-//	   └──────retire────────┴──────> retired
-type MemoryState string
-
-// The states.
-const (
-	WorkingMemory  MemoryState = "working"
-	PromotedMemory MemoryState = "promoted"
-	RetiredMemory  MemoryState = "retired"
-)
-
 // ErrMemoryRetired means that a memory is retired, which is final.
 var ErrMemoryRetired = errors.New("the memory is retired: record a new one")
 
-// Memory is something that agents have learned.
+// Memory is something that agents have learned. It is working until it is promoted, and in the end retired.
 type Memory struct {
 	ID           uuid.UUID
 	Scope        MemoryScope
 	Statement    string
-	Observations int64 // how often it was recorded
-	State        MemoryState
+	Observations int64     // how often it was recorded
 	Version      int64     // counts the changes from 1
 	PromotedAt   time.Time // zero if it was not promoted
 	RetiredAt    time.Time // zero if it is not retired
@@ -58,24 +43,23 @@ func ValidateMemory(scope MemoryScope, statement string) error {
 
 // Promote promotes the memory. Changed is false if it is promoted already.
 func (m Memory) Promote(at time.Time) (promoted Memory, changed bool, err error) {
-	switch m.State {
-	case PromotedMemory:
-		return m, false, nil
-	case WorkingMemory:
-		m.State, m.PromotedAt = PromotedMemory, at
-		m.Version++
-		return m, true, nil
-	default:
+	switch {
+	case !m.RetiredAt.IsZero():
 		return m, false, ErrMemoryRetired
+	case !m.PromotedAt.IsZero():
+		return m, false, nil
 	}
+	m.PromotedAt = at
+	m.Version++
+	return m, true, nil
 }
 
 // Retire retires the memory. Changed is false if it is retired already.
 func (m Memory) Retire(at time.Time) (retired Memory, changed bool) {
-	if m.State == RetiredMemory {
+	if !m.RetiredAt.IsZero() {
 		return m, false
 	}
-	m.State, m.RetiredAt = RetiredMemory, at
+	m.RetiredAt = at
 	m.Version++
 	return m, true
 }

@@ -117,9 +117,9 @@ func TestInvalidDetectionsAreRefused(t *testing.T) {
 
 func TestMemoryStates(t *testing.T) {
 	t.Parallel()
-	working := domain.Memory{State: domain.WorkingMemory, Version: 3}
+	working := domain.Memory{Version: 3}
 	promoted, changed, err := working.Promote(noon)
-	if want := (domain.Memory{State: domain.PromotedMemory, Version: 4, PromotedAt: noon}); err != nil || !changed ||
+	if want := (domain.Memory{Version: 4, PromotedAt: noon}); err != nil || !changed ||
 		promoted != want {
 		t.Fatalf("promoted to %+v, %t, %v", promoted, changed, err)
 	}
@@ -127,7 +127,7 @@ func TestMemoryStates(t *testing.T) {
 		t.Errorf("promoted again to %+v, %t, %v", again, changed, err)
 	}
 	for _, m := range []domain.Memory{working, promoted} {
-		want := domain.Memory{State: domain.RetiredMemory, Version: m.Version + 1, PromotedAt: m.PromotedAt, RetiredAt: noon}
+		want := domain.Memory{Version: m.Version + 1, PromotedAt: m.PromotedAt, RetiredAt: noon}
 		retired, changed := m.Retire(noon)
 		if !changed || retired != want {
 			t.Errorf("retired to %+v, want %+v", retired, want)

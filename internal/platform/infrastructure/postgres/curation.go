@@ -77,15 +77,14 @@ func (m *Memories) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UU
 	}
 	return domain.Memory{
 		ID: id, Scope: domain.MemoryScope(row.Scope), Statement: row.Statement, Observations: row.Observations,
-		State: domain.MemoryState(row.State), Version: row.Version, PromotedAt: time.Time(row.PromotedAt),
-		RetiredAt: time.Time(row.RetiredAt),
+		Version: row.Version, PromotedAt: time.Time(row.PromotedAt), RetiredAt: time.Time(row.RetiredAt),
 	}, err
 }
 
 // Put implements [application.Memories].
 func (m *Memories) Put(ctx context.Context, workspace uuid.NullUUID, memory domain.Memory) error {
 	return m.queries.PutMemory(ctx, platformdb.PutMemoryParams{
-		WorkspaceID: workspace, MemoryID: memory.ID, State: string(memory.State), Version: memory.Version,
+		WorkspaceID: workspace, MemoryID: memory.ID, Version: memory.Version,
 		PromotedAt: zeronull.Timestamptz(memory.PromotedAt), RetiredAt: zeronull.Timestamptz(memory.RetiredAt),
 	})
 }

@@ -14,7 +14,7 @@ import (
 )
 
 const lockMemory = `-- name: LockMemory :one
-select scope, statement, observations, state, version, promoted_at, retired_at from platform.memories
+select scope, statement, observations, version, promoted_at, retired_at from platform.memories
 where workspace_id is not distinct from $1 and memory_id = $2
 for update
 `
@@ -28,7 +28,6 @@ type LockMemoryRow struct {
 	Scope        string
 	Statement    string
 	Observations int64
-	State        string
 	Version      int64
 	PromotedAt   zeronull.Timestamptz
 	RetiredAt    zeronull.Timestamptz
@@ -41,7 +40,6 @@ func (q *Queries) LockMemory(ctx context.Context, arg LockMemoryParams) (LockMem
 		&i.Scope,
 		&i.Statement,
 		&i.Observations,
-		&i.State,
 		&i.Version,
 		&i.PromotedAt,
 		&i.RetiredAt,
@@ -51,12 +49,11 @@ func (q *Queries) LockMemory(ctx context.Context, arg LockMemoryParams) (LockMem
 
 const putMemory = `-- name: PutMemory :exec
 update platform.memories
-set state = $1, version = $2, promoted_at = $3, retired_at = $4
-where workspace_id is not distinct from $5 and memory_id = $6
+set version = $1, promoted_at = $2, retired_at = $3
+where workspace_id is not distinct from $4 and memory_id = $5
 `
 
 type PutMemoryParams struct {
-	State       string
 	Version     int64
 	PromotedAt  zeronull.Timestamptz
 	RetiredAt   zeronull.Timestamptz
@@ -66,7 +63,6 @@ type PutMemoryParams struct {
 
 func (q *Queries) PutMemory(ctx context.Context, arg PutMemoryParams) error {
 	_, err := q.db.Exec(ctx, putMemory,
-		arg.State,
 		arg.Version,
 		arg.PromotedAt,
 		arg.RetiredAt,
@@ -79,7 +75,7 @@ func (q *Queries) PutMemory(ctx context.Context, arg PutMemoryParams) error {
 const recordMemory = `-- name: RecordMemory :one
 insert into platform.memories (memory_id, workspace_id, scope, statement, observations, version, recorded_at)
 values ($1, $2, $3, $4, 1, 1, $5)
-on conflict (scope, statement, workspace_id) where state <> 'retired' do update
+on conflict (scope, statement, workspace_id) where retired_at is null do update
   set observations = memories.observations + 1, version = memories.version + 1
 returning memory_id
 `
