@@ -1,6 +1,8 @@
 package app_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"maps"
@@ -8,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/fx"
 
@@ -89,4 +92,47 @@ func TestWorkerGraph(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// stalledWriter takes no entry before it is released.
+type stalledWriter struct {
+	released chan struct{}
+	written  chan []byte
+}
+
+func (w stalledWriter) Write(entry []byte) (int, error) {
+	<-w.released
+	w.written <- bytes.Clone(entry)
+	return len(entry), nil
+}
+
+func TestDroppedLogEntriesAreCounted(t *testing.T) {
+	t.Parallel()
+	const entries = 100_000
+	w := stalledWriter{make(chan struct{}), make(chan []byte, entries)}
+	log, stop := app.StartLog(w, slog.LevelInfo, 1)
+	for range entries {
+		log.Info("an entry")
+	}
+	close(w.released)
+	written, dropped, late := 0, 0, time.After(time.Minute)
+	for written+dropped < entries {
+		select {
+		case text := <-w.written:
+			var entry struct{ Count int }
+			if err := json.Unmarshal(text, &entry); err != nil {
+				t.Fatal(err)
+			}
+			if entry.Count == 0 {
+				written++
+			}
+			dropped += entry.Count
+		case <-late:
+			t.Fatalf("of %d entries, %d were written and %d counted as dropped", entries, written, dropped)
+		}
+	}
+	if written == 0 || dropped == 0 {
+		t.Errorf("of %d entries, %d were written and %d counted as dropped", entries, written, dropped)
+	}
+	stop()
 }

@@ -11,6 +11,7 @@
 //   - schema.go: compares the schema and privileges of a database with this build
 //   - repair.go: repairs functions, triggers, policies and privileges
 //   - logging.go: the log, with its canonical fields; numbers with their nouns
+//   - log_writer.go: log entries that never wait for who reads them
 //
 // Subpackages: cli is the command line, doctor its checks of a database, demo what `workers demo` does, and embeddedpg
 // runs a Postgres server.

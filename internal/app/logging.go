@@ -25,6 +25,7 @@ const (
 	logWorkerID = "worker_id"
 	logReason   = "reason"
 	logDelay    = "delay_ms"
+	logCount    = "count"
 )
 
 // NewLogger returns a logger that writes JSON entries with the canonical fields to w.

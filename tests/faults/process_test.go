@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"os"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -86,4 +87,37 @@ func loseCommit(t *testing.T, action proxy.Action, keys []string) {
 	l.Publish(t, b.publisher, plainKeys(101, 8)...) // enough for every runner
 	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 	wantRunning(t, []*process.Process{worker})
+}
+
+// Whether or not its log is read, a worker delivers events and ends in order.
+func TestLogsNeverStopWork(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	must(t, err)
+	goneReader, gone, err := os.Pipe()
+	must(t, err)
+	must(t, goneReader.Close())
+	unread, stalled, err := os.Pipe()
+	must(t, err)
+	t.Cleanup(func() {
+		for _, file := range []*os.File{full, gone, unread, stalled} {
+			must(t, file.Close())
+		}
+	})
+	for name, log := range map[string]*os.File{
+		"the disk is full": full, "the reader is gone": gone, "the reader stands still": stalled,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			l := ledger.New(ledger.Cards())
+			command := b.command(b.worker, "")
+			command.Args, command.Log = append(command.Args, "--log-level", "debug"), log
+			worker := process.Start(t, command)
+			l.Publish(t, b.publisher, plainKeys(1, 1000)...) // whose entries fill a pipe
+			l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
+			worker.Signal(syscall.SIGHUP)
+			if code := worker.AwaitExit(t, grace); code != 0 {
+				t.Errorf("exit code %d, want 0", code)
+			}
+		})
+	}
 }

@@ -59,10 +59,17 @@ func usagef(format string, args ...any) error {
 // and a shell may do so too.
 const oneStop = time.Second
 
-// Main runs one command line and returns its exit code. The first SIGINT or SIGTERM ends ctx, and the command stops in
-// order. A signal that comes a second later or more kills the process.
+// lastWords is how long the end waits for stderr to take the message of an error.
+const lastWords = time.Second
+
+// Main runs one command line and returns its exit code. The first SIGINT, SIGTERM or SIGHUP ends ctx, and the command
+// stops in order. A signal that comes a second later or more kills the process. SIGHUP is left ignored for nohup.
 func Main(ctx context.Context, p Process, args []string) int {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		stops = append(stops, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(ctx, stops...)
 	defer stop()
 	context.AfterFunc(ctx, func() { time.AfterFunc(oneStop, stop) }) // until then signals go nowhere
 
@@ -90,7 +97,15 @@ func Main(ctx context.Context, p Process, args []string) int {
 	if ctx.Err() != nil && (operator.IsTimeout(err) || strings.Contains(text, "canceled")) { // what the signal caused
 		text = errInterrupted.Error()
 	}
-	p.notef("workers: %s", text)
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		p.notef("workers: %s", text)
+	}()
+	select {
+	case <-said:
+	case <-time.After(lastWords):
+	}
 	if out.err != nil { // a result that was not written is no result
 		return exitFailed
 	}
@@ -152,12 +167,16 @@ func wrapHelp(cmd *cobra.Command) {
 	}
 }
 
-func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, error) {
+// logger returns the logger of a command, and what to call at its end. A log that no process reads any more does not
+// end this one: SIGPIPE is ignored.
+func logger(cmd *cobra.Command, p Process, g events.Generation) (log *slog.Logger, stop func(), err error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(cmd.Flags().Lookup("log-level").Value.String())); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return app.NewLogger(p.Stderr, least, g), nil
+	signal.Ignore(syscall.SIGPIPE)
+	log, stop = app.StartLog(p.Stderr, least, g)
+	return log, stop, nil
 }
 
 func versionCommand(p Process) *cobra.Command {

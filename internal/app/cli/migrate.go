@@ -174,10 +174,11 @@ func migrating(p Process, cmd *cobra.Command,
 		if err != nil {
 			return err
 		}
-		log, err := logger(cmd, p, generation)
+		log, flush, err := logger(cmd, p, generation)
 		if err != nil {
 			return err
 		}
+		defer flush()
 		return withMigrator(cmd.Context(), url, log, func(m *app.Migrator) error {
 			return do(cmd.Context(), m, generation)
 		})

@@ -58,10 +58,11 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 		return err
 	}
 	settings.Classes = classes
-	log, err := logger(cmd, p, settings.Generation)
+	log, flush, err := logger(cmd, p, settings.Generation)
 	if err != nil {
 		return err
 	}
+	defer flush()
 	work := func(ctx context.Context, settings app.Settings) error {
 		if err := app.CheckDatabase(ctx, &settings); err != nil {
 			return err
@@ -259,10 +260,11 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 	if !cmd.Flags().Changed("log-level") {
 		_ = cmd.Flags().Set("log-level", "warn")
 	}
-	log, err := logger(cmd, p, settings.Generation)
+	log, flush, err := logger(cmd, p, settings.Generation)
 	if err != nil {
 		return err
 	}
+	defer flush()
 	work := func(ctx context.Context, settings app.Settings) error {
 		if err := app.CheckDatabase(ctx, &settings, "spectral_operator"); err != nil {
 			return err

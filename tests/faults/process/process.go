@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"io"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ type Command struct {
 	Path string
 	Args []string
 	Env  []string // besides PATH and HOME
+	Log  *os.File // where stderr goes instead of into Process.Log
 }
 
 // cleanupTimeout limits the end of a killed process, which depends on the kernel only.
@@ -46,7 +48,7 @@ func launch(c Command) (*Process, error) {
 	}
 	cmd := exec.Command(c.Path, c.Args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, c.Env...)
-	cmd.Stderr = write
+	cmd.Stderr = cmp.Or(c.Log, write)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p := &Process{Log: newLog(), cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error, 1)
