@@ -112,7 +112,7 @@ func TestDroppedLogEntriesAreCounted(t *testing.T) {
 	w := stalledWriter{make(chan struct{}), make(chan []byte, entries)}
 	log, stop := app.StartLog(w, slog.LevelInfo, 1)
 	for range entries {
-		log.Info("an entry")
+		log.InfoContext(t.Context(), "an entry")
 	}
 	close(w.released)
 	written, dropped, late := 0, 0, time.After(time.Minute)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"sync/atomic"
@@ -60,7 +61,8 @@ func (w *logWriter) run(notes *slog.Logger) {
 		if err != nil {
 			w.dropped.Add(1)
 		} else if dropped := w.dropped.Swap(0); dropped > 0 {
-			notes.Warn("log entries were dropped: what reads the log stood still or refused them", logCount, dropped)
+			notes.WarnContext(context.Background(), "log entries were dropped: what reads the log stood still or refused them",
+				logCount, dropped)
 		}
 	}
 }

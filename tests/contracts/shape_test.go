@@ -103,6 +103,15 @@ func mutations(t testing.TB, example json.RawMessage, values []string) (all []js
 	}
 	with(func(map[string]json.RawMessage) {})
 	with(func(m map[string]json.RawMessage) { m["unknown"] = json.RawMessage(`[1.0]`) })
+	fold := strings.NewReplacer("s", "\u017f", "k", "\u212a")
+	with(func(m map[string]json.RawMessage) { // what differs in case, or folds to the same letter, is another name
+		for name := range fields {
+			m[strings.ToUpper(name)] = json.RawMessage(`[1.0]`)
+			if other := fold.Replace(name); other != name {
+				m[other] = json.RawMessage(`{}`)
+			}
+		}
+	})
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		with(func(m map[string]json.RawMessage) { delete(m, name) })
 		for _, value := range values {
@@ -174,7 +183,7 @@ func misfit(t *testing.T, c events.Contract, payload []byte) error {
 	document, err := validation.UnmarshalJSON(bytes.NewReader(payload))
 	must(t, err)
 	return errors.Join(schema.Validate(document),
-		json.Unmarshal(payload, reflect.New(reflect.TypeOf(c.Payload)).Interface()))
+		events.Unmarshal(payload, reflect.New(reflect.TypeOf(c.Payload)).Interface()))
 }
 
 // publishBySQL returns what refuses the event, or nil.

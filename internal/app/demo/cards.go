@@ -9,6 +9,9 @@ import (
 	"io"
 	"iter"
 
+	jsonv2 "github.com/go-json-experiment/json"
+	jsonv1 "github.com/go-json-experiment/json/v1"
+
 	"spectral/internal/core/events"
 	"spectral/internal/worlds/domain"
 )
@@ -80,10 +83,8 @@ func parse(line []byte) (domain.WorldModelCard, error) {
 		Summary    string          `json:"summary"`
 		Attributes json.RawMessage `json:"attributes"`
 	}
-	decoder := json.NewDecoder(bytes.NewReader(line))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&fields); err != nil {
-		if mistyped, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+	if err := events.Unmarshal(line, &fields, jsonv2.RejectUnknownMembers(true)); err != nil {
+		if mistyped, ok := errors.AsType[*jsonv1.UnmarshalTypeError](err); ok {
 			err = fmt.Errorf("%s must be a %s, not a %s", mistyped.Field, mistyped.Type, mistyped.Value)
 		} else {
 			err = fmt.Errorf("%w (a line is {\"card_id\", \"title\", \"summary\", \"attributes\"})", err)

@@ -1,11 +1,15 @@
 package events
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 	"github.com/google/uuid"
 )
 
@@ -47,25 +51,34 @@ type Envelope struct {
 	TraceContext string `json:"trace_context"`
 }
 
-// NewEnvelope encodes payload as an event of contract c, to be handed to an [EventPublisher].
+// NewEnvelope encodes payload as an event of contract c, to be handed to an [EventPublisher]. A text that is not UTF-8
+// is a [*Refusal].
 func NewEnvelope(c Contract, payload any) (Envelope, error) {
-	var encoded bytes.Buffer
-	encoder := json.NewEncoder(&encoded)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(payload); err != nil {
+	encoded, err := jsonv2.Marshal(payload, jsonv1.DefaultOptionsV1(), jsontext.EscapeForHTML(false),
+		jsontext.AllowInvalidUTF8(false), jsonv1.ReportErrorsWithLegacySemantics(false))
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok && strings.Contains(syntax.Error(), "UTF-8") {
+		err = badText(fmt.Sprintf("bytes that are not UTF-8, within %q", syntax.JSONPointer))
+	}
+	if err != nil {
 		return Envelope{}, fmt.Errorf("encode payload of %s: %w", c.Type, err)
 	}
 	return Envelope{
-		EventType: c.Type, EventVersion: c.Version, Source: c.Source, Target: c.Target,
-		Payload: bytes.TrimSpace(encoded.Bytes()),
+		EventType: c.Type, EventVersion: c.Version, Source: c.Source, Target: c.Target, Payload: encoded,
 	}, nil
 }
 
-// Decode reads the payload of e into a consumer's own struct, ignoring fields it does not know.
+// Unmarshal decodes data into v as encoding/json does, but with exact names, as Postgres compares them: a name that
+// differs from a field's in case, or in a letter that folds to the same, is that of an unknown field.
+func Unmarshal(data []byte, v any, options ...jsonv2.Options) error {
+	return jsonv2.Unmarshal(data, v, jsonv1.DefaultOptionsV1(), jsonv2.MatchCaseInsensitiveNames(false),
+		jsonv2.JoinOptions(options...))
+}
+
+// Decode reads the payload of e into a consumer's own struct, ignoring fields it does not know. Names match exactly.
 // A payload that does not fit is a [*PayloadError]: terminal, because no retry can fix it.
 func Decode[T any](e Envelope) (T, error) {
 	var payload T
-	if err := json.Unmarshal(e.Payload, &payload); err != nil {
+	if err := Unmarshal(e.Payload, &payload); err != nil {
 		return payload, &PayloadError{EventType: e.EventType, Err: err}
 	}
 	return payload, nil

@@ -234,3 +234,31 @@ func TestSubscriptionsOfEachMode(t *testing.T) {
 		t.Errorf("the defaults are a lease of %s and a timeout of %s", s.Lease, s.Primary.CallTimeout())
 	}
 }
+
+func TestPayloadsAreEncodedAndDecodedExactly(t *testing.T) {
+	t.Parallel()
+	type harbour struct {
+		Title   string `json:"title"`
+		Version int    `json:"version"`
+		Berths  []struct {
+			Kind string `json:"kind"`
+		} `json:"berths"`
+	}
+	for name, bad := range map[string]any{
+		"a text":        harbour{Title: "a\xff"},
+		"a text inside": map[string]any{"berths": []map[string]string{{"kind": "\xc0"}}},
+		"a name":        map[string]any{"ti\xfftle": "a"},
+		"raw":           json.RawMessage("{\"a\": \"\xff\"}"),
+	} {
+		_, err := events.NewEnvelope(contract(), bad)
+		if refusal, ok := errors.AsType[*events.Refusal](err); !ok || refusal.Code != events.CodeText {
+			t.Errorf("%s that is not UTF-8: %v", name, err)
+		}
+	}
+	got, err := events.Decode[harbour](events.Envelope{Payload: json.RawMessage(
+		`{"Title": 42, "title": "Veyra", "ver\u017fion": 99, "version": 3, "VERSION": "",
+			"berths": [{"kind": "quay", "\u212aind": 1}]}`)})
+	if err != nil || got.Title != "Veyra" || got.Version != 3 || len(got.Berths) != 1 || got.Berths[0].Kind != "quay" {
+		t.Errorf("decoded as %+v, %v", got, err)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
@@ -76,9 +77,7 @@ func parseCardBriefing(input json.RawMessage) (cardID string, err error) {
 	var parsed struct {
 		CardID string `json:"card_id"`
 	}
-	decoder := json.NewDecoder(bytes.NewReader(input))
-	decoder.DisallowUnknownFields()
-	err = decoder.Decode(&parsed)
+	err = events.Unmarshal(input, &parsed, jsonv2.RejectUnknownMembers(true))
 	if err == nil && parsed.CardID == "" {
 		err = errors.New("card_id is missing")
 	}
@@ -137,7 +136,7 @@ func read(work Work, step string, result any) (done bool, err error) {
 	if !done {
 		return false, nil
 	}
-	if err := json.Unmarshal(text, result); err != nil {
+	if err := events.Unmarshal(text, result); err != nil {
 		return false, fmt.Errorf("result of step %s: %w", step, err)
 	}
 	return true, nil

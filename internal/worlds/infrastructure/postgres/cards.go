@@ -43,7 +43,7 @@ func (c *Cards) Card(ctx context.Context, workspace uuid.NullUUID, cardID string
 		err = protocols.ErrCardNotFound
 	}
 	if err == nil {
-		err = json.Unmarshal(row.Card, &card) // the published payload, whose fields have the same names
+		err = events.Unmarshal(row.Card, &card) // the published payload, whose fields have the same names
 	}
 	card.CardID, card.Version = cardID, row.Version
 	return card, err
