@@ -7,9 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	platform "spectral/internal/platform/contracts/events"
+	"spectral/internal/platform/infrastructure/files"
 )
 
 // Environment variables; docs/configuration.md lists them.
@@ -33,7 +36,7 @@ type Settings struct {
 	Generation events.Generation
 	// Classes are the processing classes whose consumers run; empty means all.
 	Classes []string
-	// BriefingsDir is an absolute path. The folder is created when it is first needed.
+	// BriefingsDir is the absolute path of a private folder.
 	BriefingsDir string
 }
 
@@ -47,9 +50,11 @@ func settingsError(format string, args ...any) error {
 	return &SettingsError{fmt.Errorf(format, args...)}
 }
 
-// ReadSettings reads the environment, without the URLs for an embedded server. The error joins a [*SettingsError] for
-// every problem.
-func ReadSettings(getenv func(string) string, embedded bool) (s Settings, err error) {
+// ReadSettings reads the environment for a worker of these classes, without the URLs for an embedded server. No classes
+// means all. It makes the folder of the briefings if their consumer runs. The error joins a [*SettingsError] for every
+// problem.
+func ReadSettings(getenv func(string) string, embedded bool, classes []string) (s Settings, err error) {
+	s.Classes = classes
 	var noURL, noPool, noGeneration, noFolder error
 	if !embedded {
 		s.DatabaseURL, noURL = ReadDatabaseURL(getenv)
@@ -59,6 +64,12 @@ func ReadSettings(getenv func(string) string, embedded bool) (s Settings, err er
 	}
 	s.Generation, noGeneration = ReadGeneration(getenv)
 	s.BriefingsDir, noFolder = ReadBriefingsDir(getenv)
+	if noFolder == nil && (len(classes) == 0 || slices.Contains(classes, platform.AgentTaskDispatchedClass)) {
+		if cause := (files.Briefings{Dir: s.BriefingsDir}).Check(); cause != nil {
+			noFolder = settingsError("%s: %w: set it to a folder that this user owns, and to which only this user may write",
+				EnvBriefingsDir, cause)
+		}
+	}
 	return s, errors.Join(noURL, noPool, noGeneration, noFolder)
 }
 
@@ -75,16 +86,13 @@ func ReadBriefingsDir(getenv func(string) string) (string, error) {
 	if dir == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
-			return filepath.Join(os.TempDir(), "spectral-briefings"), nil //nolint:nilerr // a user may have no home
+			own := fmt.Sprintf("spectral-briefings-%d", os.Geteuid())
+			return filepath.Join(os.TempDir(), own), nil //nolint:nilerr // a user may have no home
 		}
 		return filepath.Join(cache, "spectral", "briefings"), nil
 	}
 	if !filepath.IsAbs(dir) {
 		return "", settingsError("%s: %.200q is a relative path: set it to the absolute path of a folder",
-			EnvBriefingsDir, dir)
-	}
-	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return "", settingsError("%s: %.200q is not a folder: set it to one that workers may write to, or can create",
 			EnvBriefingsDir, dir)
 	}
 	return filepath.Clean(dir), nil

@@ -160,7 +160,7 @@ func work(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	s, err := app.ReadSettings(os.Getenv, false)
+	s, err := app.ReadSettings(os.Getenv, false, nil)
 	if err != nil {
 		return err
 	}

@@ -53,11 +53,10 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	if embedded && p.Getenv(app.EnvDatabaseURL) != "" {
 		return usagef("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)
 	}
-	settings, err := app.ReadSettings(p.Getenv, embedded)
+	settings, err := app.ReadSettings(p.Getenv, embedded, classes)
 	if err != nil {
 		return err
 	}
-	settings.Classes = classes
 	log, flush, err := logger(cmd, p, settings.Generation)
 	if err != nil {
 		return err
@@ -253,7 +252,7 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 			return cmp.Or(env(name), demoGeneration)
 		}
 		return env(name)
-	}, embedded)
+	}, embedded, nil)
 	if err != nil {
 		return err
 	}

@@ -3,11 +3,16 @@
 package files
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
+
+	"github.com/google/uuid"
 
 	"spectral/internal/platform/application"
 )
@@ -16,30 +21,89 @@ import (
 // of processes.
 type Briefings struct{ Dir string }
 
-// Deliver implements [application.Briefings]. It creates Dir, writes the file completely or not at all, and replaces an
-// earlier one. A killed process leaves a hidden file.
+// Deliver implements [application.Briefings]. It writes the file completely or not at all, and replaces an earlier one.
+// A killed process leaves a hidden file.
 func (b Briefings) Deliver(ctx context.Context, briefing application.Briefing) (place string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
+	folder, err := b.open()
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	name := briefing.Task.String() + ".md"
+	partial, err := write(folder, "."+briefing.Task.String(), briefing.Text)
+	if err != nil {
+		return "", err
+	}
+	if err := folder.Rename(partial, name); err != nil {
+		return "", errors.Join(err, folder.Remove(partial))
+	}
+	return filepath.Join(b.Dir, name), sync(folder)
+}
+
+// Check makes the folder unless it exists, and returns why briefings cannot be delivered to it, or nil.
+func (b Briefings) Check() error {
+	folder, err := b.open()
+	if err != nil {
+		return err
+	}
+	probe, err := write(folder, ".check", "")
+	if err == nil {
+		err = folder.Remove(probe)
+	}
+	return errors.Join(err, folder.Close())
+}
+
+// open makes the folder unless it exists. It refuses one in which another user could have placed a link to a file of
+// this one's.
+func (b Briefings) open() (*os.Root, error) {
 	if err := os.MkdirAll(b.Dir, 0o700); err != nil {
-		return "", fmt.Errorf("folder of the briefings: %w", err)
+		return nil, err
 	}
-	partial, err := os.CreateTemp(b.Dir, "."+briefing.Task.String()+".*.tmp") // another run may still write its own
+	if info, err := os.Lstat(b.Dir); err != nil || info.Mode().Type() == fs.ModeSymlink {
+		return nil, cmp.Or(err, fmt.Errorf("%s is a link, which may lead to the files of others", b.Dir))
+	}
+	folder, err := os.OpenRoot(b.Dir)
+	if err != nil {
+		return nil, err
+	}
+	info, err := folder.Stat(".")
+	if err == nil {
+		owner, known := info.Sys().(*syscall.Stat_t)
+		switch {
+		case known && int(owner.Uid) != os.Geteuid():
+			err = fmt.Errorf("%s belongs to user %d, and this is user %d", b.Dir, owner.Uid, os.Geteuid())
+		case info.Mode().Perm()&0o022 != 0:
+			err = fmt.Errorf("other users may write to %s, which has mode %#o", b.Dir, info.Mode().Perm())
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, folder.Close())
+	}
+	return folder, nil
+}
+
+// write writes a new file, whose name begins with prefix, and returns its name. Another run may still write its own.
+func write(folder *os.Root, prefix, text string) (name string, err error) {
+	name = prefix + "." + uuid.NewString() + ".tmp"
+	file, err := folder.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", err
 	}
-	place = filepath.Join(b.Dir, briefing.Task.String()+".md")
-	_, err = partial.WriteString(briefing.Text)
-	if err = errors.Join(err, partial.Sync(), partial.Close()); err == nil {
-		err = os.Rename(partial.Name(), place)
+	_, err = file.WriteString(text)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return "", errors.Join(err, folder.Remove(name))
 	}
+	return name, nil
+}
+
+// sync makes a rename durable.
+func sync(folder *os.Root) error {
+	dir, err := folder.Open(".")
 	if err != nil {
-		return "", errors.Join(err, os.Remove(partial.Name()))
+		return err
 	}
-	folder, err := os.Open(b.Dir)
-	if err != nil {
-		return "", err
-	}
-	return place, errors.Join(folder.Sync(), folder.Close()) // makes the rename durable
+	return errors.Join(dir.Sync(), dir.Close())
 }

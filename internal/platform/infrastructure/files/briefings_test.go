@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -67,5 +68,37 @@ func TestFailedDeliveryLeavesNoFile(t *testing.T) {
 	}
 	if left := names(t, dir); len(left) != 1 { // the folder
 		t.Errorf("left behind %v", left)
+	}
+}
+
+func TestFoldersOfOthersAreRefused(t *testing.T) {
+	t.Parallel()
+	shared := filepath.Join(t.TempDir(), "shared")
+	link := filepath.Join(t.TempDir(), "link")
+	foreign := filepath.Join(t.TempDir(), "foreign")
+	err := errors.Join(os.Mkdir(shared, 0o700), os.Chmod(shared, 0o777), os.Symlink(t.TempDir(), link),
+		os.Mkdir(foreign, 0o700))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{shared: "other users may write", link: "is a link"}
+	if os.Geteuid() == 0 {
+		want[foreign] = "belongs to user 65534"
+		if err := os.Chown(foreign, 65534, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for dir, reason := range want {
+		briefings := files.Briefings{Dir: dir}
+		if err := briefings.Check(); err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%s: want %q, got %v", dir, reason, err)
+		}
+		if place, err := briefings.Deliver(t.Context(), application.Briefing{Task: uuid.New()}); err == nil {
+			t.Errorf("delivered to %s", place)
+		}
+	}
+	own := files.Briefings{Dir: filepath.Join(t.TempDir(), "a", "b")}
+	if err := own.Check(); err != nil || len(names(t, own.Dir)) > 0 {
+		t.Errorf("a new folder has %v: %v", names(t, own.Dir), err)
 	}
 }
