@@ -1,12 +1,16 @@
 package integration_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
@@ -19,8 +23,9 @@ func (b *bundle) runs(sql string) bool {
 }
 
 func TestDispatch(t *testing.T) {
-	setup(t).cases(aLostConnectionAffectsOnlyItsOwnEvent, aTxIsRevokedWhenItsHandlerReturns, failuresAreClassified,
-		rowsOfABackendThatOutlivesItsConnectionAreClaimed, workersShareOneRetrySchedule)
+	setup(t).cases(aLostConnectionAffectsOnlyItsOwnEvent, anOutageOfTheServerCostsNoAttempt,
+		aTxIsRevokedWhenItsHandlerReturns, failuresAreClassified, workersShareOneRetrySchedule,
+		rowsOfABackendThatOutlivesItsConnectionAreClaimed)
 }
 
 // A backend may hold the rows of a batch after its connection was lost. Claims that find nothing in that time must
@@ -44,6 +49,42 @@ func rowsOfABackendThatOutlivesItsConnectionAreClaimed(b *bundle) {
 	b.publish(event(1), event(2), event(3))
 	b.startWorker(noPoll, s).awaitDelivered(3)
 	b.wantEffects(map[string]int{"platform.one": 3})
+}
+
+// Events whose handlers fail because the server has no space wait, and are delivered soon after.
+func anOutageOfTheServerCostsNoAttempt(b *bundle) {
+	b.outage(func(full func() error) events.Subscription {
+		return subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			return cmp.Or(full(), writeEffect("platform.one")(ctx, tx, e))
+		}))
+	})
+	b.wantEffects(map[string]int{"platform.one": 5})
+}
+
+// outage delivers five events, the first tries of which fail with full.
+func (b *bundle) outage(with func(full func() error) events.Subscription) {
+	var over atomic.Bool
+	failed := make(chan struct{}, 1000)
+	batch := b.publishMany(5)
+	l := b.startWorker(noPoll, with(func() error {
+		if over.Load() {
+			return nil
+		}
+		failed <- struct{}{}
+		return &pgconn.PgError{Severity: "ERROR", Code: pgerrcode.DiskFull, Message: "could not extend file"}
+	}))
+	for range 3 {
+		receive(b.T, failed)
+	}
+	over.Store(true)
+	for delivered := 0; delivered < len(batch); {
+		if l.nextSettlement().Outcome == dispatch.Delivered {
+			delivered++
+		}
+	}
+	for _, e := range batch {
+		b.wantRow(e.EventID, "delivered", 1)
+	}
 }
 
 // A handler that loses its connection delays no other event, and it costs no attempt.

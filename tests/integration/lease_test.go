@@ -119,7 +119,8 @@ func (l *testWorker) stopWithoutGrace() {
 
 func TestLeasedWork(t *testing.T) {
 	setup(t).cases(aSlowCommitDoesNotDelayABatch, anOutageRepeatsNoWork, completionsRunAsTheirContextsRole,
-		dedupKeysDecideWhichExecutionCompletes, failedCompletionsCountLikeFailedHandlers, freeFailuresCostNoAttempt,
+		dedupKeysDecideWhichExecutionCompletes, failedCompletionsCountLikeFailedHandlers,
+		anOutageOfTheServerCostsNoLeasedAttempt, freeFailuresCostNoAttempt,
 		leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency, refusedWorkersReleaseTheirLeases,
 		resultsAreSettledInBatches)
 }
@@ -221,6 +222,16 @@ func freeFailuresCostNoAttempt(b *bundle) {
 	if executed.Load() != 2 {
 		b.Errorf("executed %d times", executed.Load())
 	}
+}
+
+func anOutageOfTheServerCostsNoLeasedAttempt(b *bundle) {
+	b.outage(func(full func() error) events.Subscription {
+		return leasedSubscription(time.Minute,
+			executor(executor1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+				return func(ctx context.Context, tx events.Tx) error { return writeEffect(executor1)(ctx, tx, e) }, full()
+			}))
+	})
+	b.wantEffects(map[string]int{executor1: 5})
 }
 
 func dedupKeysDecideWhichExecutionCompletes(b *bundle) {

@@ -42,6 +42,8 @@ type Consumer struct {
 	Again   bool // woken since the last claim began
 	Crashed bool // rows with crashes may be due
 	Recheck Recheck
+
+	outage outage
 }
 
 // NewConsumer returns the consumer of a valid subscription.
@@ -116,16 +118,24 @@ func (c *Consumer) idleTimeout() time.Duration {
 	return longest
 }
 
-// TryLater logs an error that costs no attempt, and waits for delay or until stop is closed.
+// TryLater logs an error that costs no attempt, of an outage only the first, and waits for delay or until stop is
+// closed.
 func (c *Consumer) TryLater(ctx context.Context, delay time.Duration, stop <-chan struct{}, err error) {
-	c.Log.WarnContext(ctx, "claim failed and is retried; no attempt counted",
-		append(pgtx.LogError(err), pgtx.LogDelay, delay.Milliseconds())...)
+	if pgtx.ServerState(err) {
+		c.serverFailed(ctx, err)
+	} else {
+		c.Log.WarnContext(ctx, "claim failed and is retried; no attempt counted",
+			append(pgtx.LogError(err), pgtx.LogDelay, delay.Milliseconds())...)
+	}
 	pgtx.Pause(ctx, delay, stop)
 }
 
 // Report logs what was settled, and passes it on to OnSettled.
 func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
 	for _, s := range settled {
+		if s.Outcome == Delivered && c.outage.succeeded() {
+			c.Log.InfoContext(ctx, "the server does the work of this event type again")
+		}
 		c.logSettlement(ctx, s)
 		if c.OnSettled != nil {
 			c.OnSettled(s)
@@ -163,7 +173,11 @@ func (c *Consumer) logSettlement(ctx context.Context, s Settlement) {
 		if s.Outcome == Failed {
 			c.Log.ErrorContext(ctx, "event failed", append(attributes, pgtx.LogSee, pgtx.ShowCommand(s.Envelope.EventID))...)
 		} else {
-			c.Log.WarnContext(ctx, "event will be retried", append(attributes, pgtx.LogDelay, s.Delay.Milliseconds())...)
+			level := slog.LevelWarn
+			if s.waiting {
+				level = slog.LevelDebug
+			}
+			c.Log.Log(ctx, level, "event will be retried", append(attributes, pgtx.LogDelay, s.Delay.Milliseconds())...)
 		}
 	}
 }

@@ -51,13 +51,24 @@ type Failure struct {
 	Class       string // the first word of last_error, by which operators group failures
 	disposition disposition
 	message     string
+	outage      bool          // a free one that is not limited either
+	delay       time.Duration // of the event, at least
 }
 
 // Free reports whether the failure costs no attempt.
 func (f Failure) Free() bool { return f.disposition == free }
 
 // Classify interprets an error of a handler, or of a statement for it. Earlier is how often the handler failed before
-// in this cycle.
+// in this cycle. It notices an outage of the server.
+func (c *Consumer) Classify(ctx context.Context, err error, earlier int) Failure {
+	f := Classify(err, earlier)
+	if f.disposition == free && pgtx.ServerState(err) {
+		f.delay, f.outage = c.serverFailed(ctx, err)
+	}
+	return f
+}
+
+// Classify is [Consumer.Classify] without an effect on the consumer.
 func Classify(err error, earlier int) Failure {
 	f := Failure{Class: pgtx.ErrorClass(err), message: pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2)}
 	var (
@@ -92,6 +103,9 @@ func Classify(err error, earlier int) Failure {
 		f.Class, f.disposition = pgtx.ClassConnection, free
 	case errors.As(err, &pg):
 		f.disposition = postgresDisposition(pg, f.Class, earlier)
+		if pgtx.ServerState(pg) {
+			f.disposition = free
+		}
 	}
 	return f
 }
@@ -141,6 +155,7 @@ type Decision struct {
 	LastError string
 	Failures  map[string]HandlerFailure
 	Classes   map[string]string // of the handlers that failed in this dispatch
+	waiting   bool              // for the end of an outage
 }
 
 // Decide adds the failures of this dispatch to the record of the row's failures. Unhandled are the handlers that have
@@ -181,9 +196,12 @@ func decide(record map[string]HandlerFailure, unhandled []events.Registration, n
 // count adds a failure to a handler's record.
 func (d *Decision) count(h HandlerFailure, f Failure, policy events.RetryPolicy, random float64) HandlerFailure {
 	h.Class, h.Error = f.Class, f.message
-	if f.disposition == free && h.Free < maxFree {
-		h.Free++
-		d.Delay = max(d.Delay, policy.Delay(1, random))
+	if f.disposition == free && (f.outage || h.Free < maxFree) {
+		if !f.outage {
+			h.Free++
+		}
+		d.waiting = d.waiting || f.outage
+		d.Delay = max(d.Delay, f.delay, policy.Delay(1, random))
 		return h
 	}
 	if f.disposition != free {
@@ -202,7 +220,7 @@ func (d *Decision) count(h HandlerFailure, f Failure, policy events.RetryPolicy,
 func (d *Decision) settlement(row Row) Settlement {
 	s := Settlement{
 		Envelope: row.Envelope, Outcome: Retried, Attempts: row.Attempts, LastError: d.LastError, Delay: d.Delay,
-		classes: d.Classes,
+		classes: d.Classes, waiting: d.waiting && !d.Counted,
 	}
 	if d.Counted {
 		s.Attempts++

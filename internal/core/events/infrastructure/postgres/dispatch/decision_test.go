@@ -87,6 +87,38 @@ func TestDecideCountsFreeFailuresPastTheCap(t *testing.T) {
 	}
 }
 
+// An error of the server's state costs nothing while it hits every event of the type; then it has the limit of any free
+// failure.
+func TestAnOutageCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	var o outage
+	now, failures := time.Now(), map[string]HandlerFailure{}
+	for try := range 100 {
+		delay, alone, begins := o.failed(now)
+		if !alone || begins != (try == 0) || delay <= 0 || delay > 30*time.Second {
+			t.Fatalf("try %d: delay %s, alone %t, begins %t", try, delay, alone, begins)
+		}
+		if pause := o.next.Sub(now); pause <= 0 || pause > pgtx.MaxOutagePause {
+			t.Fatalf("try %d: no claim for %s", try, pause)
+		}
+		d := decide(failures, handlers("platform.a"), map[string]Failure{
+			"platform.a": {disposition: free, outage: alone, delay: delay}}, half)
+		if failures = d.Failures; d.Counted || d.Failed || d.Delay < delay || failures["platform.a"].Free > 0 {
+			t.Fatalf("try %d: %+v", try, d)
+		}
+		if again, _, _ := o.failed(now); again != delay { // another event fails at the same time
+			t.Fatalf("try %d: another event waits %s, not %s", try, again, delay)
+		}
+		now = o.next
+	}
+	if !o.succeeded() || o.succeeded() {
+		t.Error("want it to end once")
+	}
+	if _, alone, _ := o.failed(now); alone || !o.next.IsZero() {
+		t.Error("an error of one event among others is taken for an outage")
+	}
+}
+
 // Every handler is named, however long the errors are and however many.
 func TestLastErrorNamesEveryHandlerWithinItsBound(t *testing.T) {
 	t.Parallel()
@@ -127,6 +159,9 @@ func TestPostgresErrorsAreClassified(t *testing.T) {
 		{"40001", 0, "SerializationError", free}, {"40P01", 0, "DeadlockError", free},
 		{"57P01", 0, "ConnectionError", free}, {"08006", 0, "ConnectionError", free},
 		{"57014", 0, "TimeoutError", transient}, {"25P02", 0, "AbortedTransaction", transient},
+		{"53100", 0, "ServerError", free}, {"53200", 9, "ServerError", free}, {"53400", 0, "DatabaseError", transient},
+		{"58030", 0, "ServerError", free}, {"58P01", 0, "ServerError", free}, {"25006", 0, "ServerError", free},
+		{"57P02", 0, "ConnectionError", free}, {"57P04", 0, "ServerError", free},
 		{"42501", 0, "DatabaseError", transient}, {"22012", 0, "DatabaseError", transient},
 	} {
 		f := Classify(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: c.code, Message: "m"}), c.earlier)

@@ -53,6 +53,7 @@ func (d *dispatcher) runUntilEmpty(ctx context.Context, entry *journal.Entry) {
 	c := d.consumer
 	var wait pgtx.Backoff
 	emptied := false
+	c.AwaitServer(ctx)
 	for now := d.next(ctx, entry, claim{}, emptied); now.limit > 0; now = d.next(ctx, entry, now, emptied) {
 		started := time.Now()
 		result, err := dispatch(ctx, c, entry, now)
@@ -78,6 +79,7 @@ func (d *dispatcher) runUntilEmpty(ctx context.Context, entry *journal.Entry) {
 		if result.rows == now.limit {
 			d.wake(ctx, false) // there may be work for another runner
 		}
+		c.AwaitServer(ctx)
 	}
 }
 

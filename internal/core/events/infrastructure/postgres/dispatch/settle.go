@@ -33,6 +33,7 @@ type Settlement struct {
 	Delay     time.Duration // until a retried row is due again
 
 	classes map[string]string // of the errors in this dispatch, by handler
+	waiting bool              // for the end of an outage, which was logged
 }
 
 // Delivered says that t settles row as delivered.

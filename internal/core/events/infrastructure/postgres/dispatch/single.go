@@ -51,7 +51,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		if err == nil {
 			ran = append(ran, r)
 		} else {
-			failures[r.Name] = Classify(err, row.Failures[r.Name].Failures)
+			failures[r.Name] = t.consumer.Classify(ctx, err, row.Failures[r.Name].Failures)
 			unhandled = append(unhandled, r)
 		}
 		t.consumer.LogHandled(ctx, r, row, started, failures)
@@ -88,7 +88,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 	}
 	// only COMMIT finds the fault, and does not tell which handler made it
 	for _, r := range ran {
-		failures[r.Name] = Classify(pg, row.Failures[r.Name].Failures)
+		failures[r.Name] = t.consumer.Classify(ctx, pg, row.Failures[r.Name].Failures)
 	}
 	return s.recordElsewhere(ctx, handlers, failures)
 }

@@ -109,7 +109,12 @@ func (d *dispatcher) next(ctx context.Context) (limit int, crashed bool) {
 func (d *dispatcher) claimUntilEmpty(ctx context.Context) {
 	c := d.consumer
 	var wait pgtx.Backoff
-	for limit, crashed := d.next(ctx); limit > 0; limit, crashed = d.next(ctx) {
+	for {
+		c.AwaitServer(ctx)
+		limit, crashed := d.next(ctx)
+		if limit == 0 {
+			return
+		}
 		found, err := claim(ctx, c, limit, crashed)
 		if crashed && len(found) == 0 {
 			c.Journal.CrashSlot.Release() // otherwise drop does

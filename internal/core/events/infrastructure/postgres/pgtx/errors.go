@@ -53,9 +53,25 @@ const (
 	ClassDeadlock      = "DeadlockError"
 	ClassIntegrity     = "IntegrityError"
 	ClassSerialization = "SerializationError"
+	ClassServer        = "ServerError" // by its state: no space, no memory, shutting down
 	ClassSchemaChanged = "SchemaChangedError"
 	ClassTimeout       = "TimeoutError" // by the client's or the server's clock
 )
+
+// ServerState reports whether an error is that of the server's state, which will pass, and not of the statement.
+func ServerState(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.Code == pgerrcode.ConfigurationLimitExceeded { // by one query, for one with its temporary files
+		return false
+	}
+	return pgerrcode.IsInsufficientResources(pg.Code) || pgerrcode.IsSystemError(pg.Code) ||
+		strings.HasPrefix(pg.Code, "57P0") || pg.Code == pgerrcode.ReadOnlySQLTransaction || schemaChanged(pg)
+}
+
+// schemaChanged reports whether a prepared statement has become useless by a migration; the driver prepares it again.
+func schemaChanged(pg *pgconn.PgError) bool {
+	return pg.Code == pgerrcode.FeatureNotSupported && pg.Routine == "RevalidateCachedQuery"
+}
 
 // ErrorClass returns the class of an error of a statement, a connection or a file: the first word of last_error, by
 // which operators group failures. Any other error is a HandlerError.
@@ -92,8 +108,10 @@ func postgresClass(pg *pgconn.PgError) string {
 	case pg.Code == pgerrcode.AdminShutdown, pg.Code == pgerrcode.CrashShutdown,
 		pg.Code == pgerrcode.CannotConnectNow, pgerrcode.IsConnectionException(pg.Code):
 		return ClassConnection
-	case pg.Code == pgerrcode.FeatureNotSupported && pg.Routine == "RevalidateCachedQuery":
-		return ClassSchemaChanged // by a migration; the driver prepares the statement again
+	case schemaChanged(pg):
+		return ClassSchemaChanged
+	case ServerState(pg):
+		return ClassServer
 	case pg.Code == pgerrcode.QueryCanceled, pg.Code == pgerrcode.LockNotAvailable:
 		return ClassTimeout
 	case pg.Code == pgerrcode.InFailedSQLTransaction:

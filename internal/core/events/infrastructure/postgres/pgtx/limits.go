@@ -30,7 +30,10 @@ const (
 
 	FirstBackoff = time.Second
 	MaxBackoff   = 30 * time.Second
-	RecheckPause = 100 * time.Millisecond // between claims, while a lost connection's backend may still hold rows
+	// MaxOutagePause is between two claims of a consumer whose events all fail by the server's state. It is short, because
+	// that may be the fault of one event.
+	MaxOutagePause = 5 * time.Second
+	RecheckPause   = 100 * time.Millisecond // between claims, while a lost connection's backend may still hold rows
 
 	// Notifications.
 
