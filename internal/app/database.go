@@ -182,6 +182,8 @@ func connectCause(err error) error {
 			return errors.New(pg.Message + "; check the user and password in the URL")
 		case pgerrcode.InvalidCatalogName:
 			return errors.New(pg.Message + "; check the database name in the URL")
+		case pgerrcode.UndefinedObject, pgerrcode.InvalidParameterValue, pgerrcode.CantChangeRuntimeParam:
+			return settingsError("%s; check the keywords of the URL, and PGOPTIONS and PGTZ", pg.Message)
 		}
 		return fmt.Errorf("%s (SQLSTATE %s)", pg.Message, pg.Code)
 	}

@@ -130,8 +130,12 @@ func checkURL(name, url string) error {
 	if !urlForm.MatchString(url) { // the driver would read any text with a = as parameters
 		return settingsError("%s: it is not a URL: want postgres://user:password@host:5432/database", name)
 	}
-	if _, err := pgtx.DirectConfig(url); err != nil {
-		return settingsError("%s: %w: want postgres://user:password@host:5432/database", name, err)
+	_, err := pgtx.DirectConfig(url)
+	if err == nil {
+		_, err = pgtx.PoolConfig(url, 0)
+	}
+	if err != nil {
+		return settingsError("%s: %w", name, err)
 	}
 	return nil
 }

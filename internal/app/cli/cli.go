@@ -41,7 +41,14 @@ type Process struct {
 }
 
 // System returns the Process of this operating system process.
-func System() Process { return Process{os.Stdin, os.Stdout, os.Stderr, os.Getenv, false} }
+// The line break that a file leaves at the end of a variable is no part of it.
+func System() Process {
+	return Process{os.Stdin, os.Stdout, os.Stderr, trimmed(os.Getenv), false}
+}
+
+func trimmed(variable func(string) string) func(string) string {
+	return func(name string) string { return strings.TrimRight(variable(name), "\r\n") }
+}
 
 // exitError is an error that chooses the exit code.
 type exitError struct {

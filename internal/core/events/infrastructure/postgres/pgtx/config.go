@@ -3,7 +3,6 @@ package pgtx
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 
@@ -23,7 +22,7 @@ func PoolConnections(runners int) int { return runners + spareConnections }
 // DirectConfig returns the configuration of a connection outside any pool: for LISTEN, migrations and checks. It leaves
 // out the pool_ settings of url, which Postgres would refuse.
 func DirectConfig(url string) (*pgx.ConnConfig, error) {
-	config, err := pgx.ParseConfig(url)
+	config, err := parse(url, pgx.ParseConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -34,11 +33,11 @@ func DirectConfig(url string) (*pgx.ConnConfig, error) {
 // PoolConfig returns the configuration of a pool that serves so many consumer runners at once. A pool_max_conns in url
 // takes precedence.
 func PoolConfig(url string, runners int) (*pgxpool.Config, error) {
-	config, err := pgxpool.ParseConfig(url)
+	config, err := parse(url, pgxpool.ParseConfig)
 	if err != nil {
 		return nil, err
 	}
-	plain, err := pgx.ParseConfig(url) // does not know the pool's settings, and so keeps them
+	plain, err := parse(url, pgx.ParseConfig) // does not know the pool's settings, and so keeps them
 	if err != nil {
 		return nil, err
 	}
@@ -78,10 +77,9 @@ func unify(config *pgx.ConnConfig) error {
 	}
 	switch config.DefaultQueryExecMode {
 	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
-		return fmt.Errorf("default_query_exec_mode=%s is not supported: use cache_statement, cache_describe or describe_exec",
-			config.DefaultQueryExecMode)
+		return refuseKeyword("default_query_exec_mode", takesExecMode)
 	default:
-		return nil
+		return checkKeywords(config)
 	}
 }
 

@@ -2,6 +2,7 @@
 //
 //   - begin.go: a transaction under a role, with settings that no default of the login or the database changes
 //   - config.go: the configuration of the pool and of direct connections
+//   - url.go: why a URL is refused, and the keywords that are ignored
 //   - handler_tx.go: the transaction that is passed to handlers and units of work
 //   - statement.go: how a handler's statement is treated
 //   - errors.go: refusals of our SQL functions, and the class of an error
