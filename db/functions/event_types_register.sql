@@ -39,6 +39,8 @@ begin
       max(e ->> 'successor') as successor from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
+  perform from core.event_types t where t.event_type in (select e ->> 'event_type' from jsonb_array_elements(p_types) e)
+    order by t.event_type, t.event_version for update;
   -- for each generation separately, because the handlers of their builds differ
   update core.event_types t set consumed_in = r.consumed_in from (select n.event_type,
             coalesce((select jsonb_object_agg(g.key, g.value) from core.event_types o, jsonb_each(o.consumed_in) as g

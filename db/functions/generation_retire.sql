@@ -18,7 +18,7 @@
 --
 -- Refuses a generation that is unknown (SP019) or live (SP040), and to be called at a higher isolation level than READ
 -- COMMITTED, which would look at events of an older snapshot (SP043). Ends the pauses of what it retires, and notes
--- them. Writes core.deployments, core.paused_types, core.operator_actions; reads core.outbox.
+-- them. Writes core.deployments, core.event_types, core.paused_types, core.operator_actions; reads core.outbox.
 create function core.generation_retire(p_generation bigint, p_retired_by text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set lock_timeout = '1s' as $$
 declare
@@ -87,6 +87,11 @@ begin
         extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;
   update core.deployments d set status = 'retired', retired_at = clock_timestamp() where d.generation = p_generation;
+  -- publishing reads this column; one order for all, so that it never deadlocks with a registration
+  perform from core.event_types t where t.consumed_in ? p_generation::text
+    order by t.event_type, t.event_version for update;
+  update core.event_types t set consumed_in = t.consumed_in - p_generation::text
+    where t.consumed_in ? p_generation::text;
   with ended as (delete from core.paused_types p where p.generation = p_generation returning p.event_type)
   select array_agg(e.event_type order by e.event_type) into v_paused from ended e;
   perform core.operator_action('generation_retire', p_retired_by, p_generation => p_generation,

@@ -18,6 +18,7 @@ create table core.deployments (
   constraint deployments_generation_positive check (generation between 1 and 999999999999),
   constraint deployments_status_known check (status in ('live', 'draining', 'retired'))
 );
+create index deployments_live on core.deployments (generation) where status = 'live'; -- however many are retired
 comment on table core.deployments is 'Deployment generations: live, draining or retired.';
 comment on column core.deployments.closed_at is 'since when it takes no events: it is being retired';
 comment on column core.deployments.closed_xid is 'the transaction that closed it';

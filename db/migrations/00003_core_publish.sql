@@ -44,6 +44,15 @@ begin
   return v_passed;
 end
 $$;
+create function core.listen(p_channels text[]) returns void language plpgsql volatile as $$
+declare
+  v_channel text;
+begin
+  foreach v_channel in array p_channels loop
+    execute format('listen %I', v_channel);
+  end loop;
+end
+$$;
 create function core.generation_hint() returns text language sql stable as $$
   select coalesce((select format('start the workers of a new generation, or make the newest live again: '
     '`workers generation register %1$s`, or: select core.generation_register(%1$s, null)', max(d.generation))
@@ -418,6 +427,8 @@ begin
       max(e ->> 'successor') as successor from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
+  perform from core.event_types t where t.event_type in (select e ->> 'event_type' from jsonb_array_elements(p_types) e)
+    order by t.event_type, t.event_version for update;
   update core.event_types t set consumed_in = r.consumed_in from (select n.event_type,
             coalesce((select jsonb_object_agg(g.key, g.value) from core.event_types o, jsonb_each(o.consumed_in) as g
                       where o.event_type = n.event_type), '{}')
@@ -491,7 +502,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-grant execute on function core.outbox_barrier to spectral_worker;
+grant execute on function core.outbox_barrier, core.listen to spectral_worker;
 grant execute on function core.consumes, core.unconsumed, core.prior_replays to spectral_operator;
 grant execute on function core.outbox_publish, core.outbox_publish_many, core.outbox_failures to spectral_publisher;
 grant execute on function core.event_types_register to spectral_operator, spectral_worker;
@@ -500,6 +511,6 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop trigger outbox_notify on core.outbox;
-drop function core.outbox_notify, core.outbox_barrier, core.generation_hint, core.consumes, core.unconsumed,
-  core.shown, core.refuse, core.payload_violations, core.outbox_insert, core.outbox_publish,
+drop function core.outbox_notify, core.outbox_barrier, core.listen, core.generation_hint, core.consumes,
+  core.unconsumed, core.shown, core.refuse, core.payload_violations, core.outbox_insert, core.outbox_publish,
   core.outbox_publish_many, core.event_types_register, core.prior_replays, core.outbox_failures;

@@ -185,6 +185,10 @@ begin
         extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;
   update core.deployments d set status = 'retired', retired_at = clock_timestamp() where d.generation = p_generation;
+  perform from core.event_types t where t.consumed_in ? p_generation::text
+    order by t.event_type, t.event_version for update;
+  update core.event_types t set consumed_in = t.consumed_in - p_generation::text
+    where t.consumed_in ? p_generation::text;
   with ended as (delete from core.paused_types p where p.generation = p_generation returning p.event_type)
   select array_agg(e.event_type order by e.event_type) into v_paused from ended e;
   perform core.operator_action('generation_retire', p_retired_by, p_generation => p_generation,

@@ -9,9 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"spectral/tests/faults/ledger"
 	"spectral/tests/faults/process"
 	"spectral/tests/faults/proxy"
+	"spectral/tests/pgtest"
 )
 
 func TestRollingRestartLosesNothing(t *testing.T) {
@@ -167,6 +170,41 @@ func TestEventsSurviveServerShutdowns(t *testing.T) {
 	t.Log(l.Counts())
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * testTimeout})
 	wantRunning(t, running)
+}
+
+// What pg_stat_statements keeps of a worker is as much after many events, in many workspaces, as after a few.
+func TestStatementTextsDoNotGrowWithEventsOrWorkspaces(t *testing.T) {
+	b, _ := setupServerWith(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"})
+	conn := pgtest.Conn(t, b.direct())
+	query := func(sql string) (n int) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	_, err := conn.Exec(t.Context(), "create extension pg_stat_statements")
+	must(t, err)
+	b.run(b.worker, "")
+	for i := range 5 { // one at a time, each under a savepoint; then a batch
+		query(fmt.Sprintf(`select count(core.outbox_publish('worlds.world_model_card.published', 'worlds', jsonb_build_object(
+			'card_id', 'c', 'version', %d, 'title', 't'), p_workspace_id => gen_random_uuid()))
+			from generate_series(1, %[1]d * 4 + 1)`, i+1))
+		b.eventually("the events are delivered", testTimeout, func() bool {
+			return query("select count(*) from core.outbox where status <> 'delivered'") == 0
+		})
+	}
+	if n := query("select count(*) from pg_stat_statements where query like 'savepoint%'"); n != 1 {
+		t.Errorf("there are %d texts of savepoint", n)
+	}
+	rows, err := conn.Query(t.Context(), `select query from pg_stat_statements
+		where query ~ '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}|outbox_gen_[0-9]' and query !~ 'pg_stat_statements'`)
+	must(t, err)
+	grow, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	must(t, err)
+	for _, text := range grow {
+		t.Errorf("another text for each workspace, event or generation: %s", text)
+	}
 }
 
 // During a failover the old primary answers for some seconds and refuses to write.

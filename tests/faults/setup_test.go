@@ -50,10 +50,12 @@ func setup(t *testing.T) *bundle {
 }
 
 // setupServer starts a server for this test alone, behind a proxy that the URLs of worker and publisher lead through.
-func setupServer(t *testing.T) (*bundle, *server.Server) {
+func setupServer(t *testing.T) (*bundle, *server.Server) { return setupServerWith(t, nil) }
+
+func setupServerWith(t *testing.T, settings map[string]string) (*bundle, *server.Server) {
 	t.Helper()
 	t.Parallel()
-	s, database := server.NewMigrated(t)
+	s, database := server.NewMigrated(t, settings)
 	p := proxy.New(t, s.Addr)
 	at := s.URL(database)
 	b := &bundle{

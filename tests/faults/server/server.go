@@ -49,10 +49,11 @@ func New(t testing.TB, settings map[string]string) *Server {
 	return s
 }
 
-// NewMigrated starts a server on a copy of the prepared cluster, and returns the name of its migrated database.
-func NewMigrated(t testing.TB) (s *Server, database string) {
+// NewMigrated starts a server on a copy of the prepared cluster, with settings besides those of package embeddedpg. It
+// returns the name of its migrated database.
+func NewMigrated(t testing.TB, settings map[string]string) (s *Server, database string) {
 	t.Helper()
-	s = prepare(t, nil)
+	s = prepare(t, settings)
 	err := pgtest.Prepared(t.Context(), func(from, migrated string) error {
 		database = migrated
 		return pgtest.Copy(t.Context(), from, s.dir)

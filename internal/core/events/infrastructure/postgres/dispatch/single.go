@@ -93,11 +93,13 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 	return s.recordElsewhere(ctx, handlers, failures)
 }
 
+// savepoint is a random name: rolling back to a savepoint of the handler's with the same name would keep the dedup key.
+// It is one for the process: pg_stat_statements keeps each text.
+var savepoint = fmt.Sprintf("spectral_%08x", rand.Uint32())
+
 // underSavepoint runs one handler, unless it has handled the event already.
 func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration) (duplicate bool, err error) {
 	t := s.tx
-	// a random name: rolling back to a savepoint of the handler's with the same name would keep the dedup key
-	savepoint := fmt.Sprintf("spectral_%08x", rand.Uint32())
 	if err := t.Exec(ctx, "savepoint "+savepoint); err != nil {
 		return false, fmt.Errorf("savepoint: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -64,9 +65,7 @@ func (l *listenConn) open(ctx context.Context) error {
 		"0; set idle_in_transaction_session_timeout = 0; %sset role %s",
 		pgtx.ListenIdleTimeout.Milliseconds(), pgtx.StatementTimeout.Milliseconds(),
 		pgtx.NoTransactionTimeout("set", l.conn.PgConn()), pgx.Identifier{pgtx.WorkerRole}.Sanitize())
-	for _, channel := range l.notifier.config.Channels {
-		sql += "; listen " + pgx.Identifier{channel}.Sanitize()
-	}
+	sql += fmt.Sprintf("; select core.listen('{%s}')", strings.Join(l.notifier.config.Channels, ","))
 	return l.exec(ctx, "listen", sql)
 }
 

@@ -88,10 +88,11 @@ func NoTransactionTimeout(set string, conn *pgconn.PgConn) string {
 
 // RoleSettings returns the statements that set the role, and the workspace whose rows it sees, until the transaction or
 // savepoint ends. With the empty search_path, unqualified names fail everywhere alike. A missing workspace is set too,
-// because a value outlives its savepoint. The role is always named: RESET ROLE would fall back to the login, past
-// row-level security.
+// because a value outlives its savepoint, by a function: pg_stat_statements would keep a text of SET for each one. The
+// role is always named: RESET ROLE would fall back to the login, past row-level security.
 func RoleSettings(role string, workspace uuid.NullUUID) string {
-	return fmt.Sprintf("set local search_path = ''; set local role %s; set local spectral.workspace_id = '%s'",
+	return fmt.Sprintf("set local search_path = ''; set local role %s; "+
+		"select pg_catalog.set_config('spectral.workspace_id', '%s', true)",
 		pgx.Identifier{role}.Sanitize(), WorkspaceText(workspace))
 }
 

@@ -6,7 +6,7 @@ import "testing"
 func TestARolesNameIsQuoted(t *testing.T) {
 	t.Parallel()
 	want := `set local search_path = ''; set local role "odd ""role""; reset role --"; ` +
-		`set local spectral.workspace_id = ''`
+		`select pg_catalog.set_config('spectral.workspace_id', '', true)`
 	if got := RoleSettings(`odd "role"; reset role --`, NoWorkspace); got != want {
 		t.Fatalf("%s, want %s", got, want)
 	}
