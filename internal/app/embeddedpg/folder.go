@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	checks "spectral/internal/core/check"
 )
 
 // CacheFolder creates and returns the folder for the program's files: spectral in the user's cache folder. Root's is
@@ -26,18 +28,28 @@ func CacheFolder() (string, error) {
 	if os.Geteuid() == 0 {
 		dir, err = fmt.Sprintf("/var/cache/spectral/%.6x", sha256.Sum256([]byte(cache))), makeFolder("/var/cache/spectral")
 	}
-	if err != nil {
-		return "", err
+	if err == nil {
+		err = makeFolder(dir)
 	}
-	return dir, makeFolder(dir)
+	if err != nil {
+		return "", fmt.Errorf("no folder for its files: set XDG_CACHE_HOME to one of this user: %w", err)
+	}
+	return dir, nil
 }
 
-// makeFolder creates a folder that every user can enter, whatever the umask is.
+// makeFolder creates a folder that every user can enter, whatever the umask is. It refuses one of another user.
 func makeFolder(dir string) error {
-	if info, err := os.Stat(dir); err == nil && info.IsDir() {
-		return nil
+	info, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(dir, 0o755); err == nil {
+			err = os.Chmod(dir, 0o755)
+		}
+		return err
 	}
-	return errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755))
+	if err != nil {
+		return err
+	}
+	return checks.PrivateFolder(dir, info)
 }
 
 // openFolder chooses, creates and locks the server's folder.
@@ -104,8 +116,10 @@ func (s *Server) prepare(ctx context.Context, c Config) error {
 // initialise makes a data directory and a password. Only these two belong to the server's user, so that user cannot
 // make a program of root write elsewhere.
 func (s *Server) initialise(ctx context.Context, made, password string) error {
-	err := errors.Join(os.Mkdir(made, 0o700), os.WriteFile(password, []byte(rand.Text()), 0o600), s.acct.own(password),
-		s.acct.own(made))
+	err := errors.Join(os.Mkdir(made, 0o700), os.WriteFile(password, []byte(rand.Text()), 0o600), s.acct.own(password))
+	if err == nil {
+		err = s.acct.own(made)
+	}
 	if err != nil {
 		return err
 	}

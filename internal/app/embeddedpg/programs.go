@@ -31,9 +31,17 @@ type account struct {
 	cred *syscall.Credential // nil: the user of this process
 }
 
-// serverAccount returns the user of this process or, for root, an unprivileged user, because PostgreSQL refuses root.
-func serverAccount() (account, error) {
-	if os.Geteuid() != 0 {
+// errNotAllowed is the error for a process of root that may not do what root may.
+var errNotAllowed = errors.New("this process of root lacks CAP_SETUID, CAP_SETGID or CAP_CHOWN, without which it " +
+	"cannot run PostgreSQL as another user: allow them, or run as an ordinary user")
+
+// serverAccount returns this process's user or, if that is root, an unprivileged user, because PostgreSQL refuses root.
+func serverAccount(ctx context.Context, uid int) (account, error) {
+	if uid != 0 {
+		if _, err := user.LookupId(strconv.Itoa(uid)); errors.As(err, new(user.UnknownUserIdError)) {
+			return account{}, fmt.Errorf("PostgreSQL does not start as user %d, which has no entry in /etc/passwd: add one, or "+
+				"run as a user that has one", uid)
+		}
 		return account{name: "this user"}, nil
 	}
 	for _, name := range []string{"postgres", "nobody"} {
@@ -44,7 +52,11 @@ func serverAccount() (account, error) {
 		uid, uidErr := strconv.ParseInt(u.Uid, 10, 64) // on macOS nobody is -2
 		gid, gidErr := strconv.ParseInt(u.Gid, 10, 64)
 		if uidErr == nil && gidErr == nil && uid != 0 {
-			return account{"user " + name, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+			a := account{"user " + name, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+			if err := a.command(ctx, "/bin/sh", "-c", ":").Run(); errors.Is(err, syscall.EPERM) {
+				return a, errNotAllowed
+			}
+			return a, nil
 		}
 	}
 	return account{}, errors.New("PostgreSQL refuses to run as root, and there is no user postgres or nobody for it: " +
@@ -67,7 +79,11 @@ func (a account) own(path string) error {
 	if a.cred == nil {
 		return nil
 	}
-	return os.Lchown(path, int(a.cred.Uid), int(a.cred.Gid))
+	err := os.Lchown(path, int(a.cred.Uid), int(a.cred.Gid))
+	if errors.Is(err, syscall.EPERM) {
+		err = errNotAllowed
+	}
+	return err
 }
 
 // programs is a folder with PostgreSQL's programs.
@@ -82,7 +98,7 @@ func (p programs) path(program string) string { return filepath.Join(p.dir, prog
 // findPrograms sets the account and the programs: those in c.BinDir, or else the newest installed ones, or else
 // downloaded ones.
 func (s *Server) findPrograms(ctx context.Context, c Config) (err error) {
-	if s.acct, err = serverAccount(); err != nil {
+	if s.acct, err = serverAccount(ctx, os.Geteuid()); err != nil {
 		return err
 	}
 	s.programs, err = newest(ctx, s.acct, folders(c.BinDir))

@@ -1,6 +1,7 @@
 package embeddedpg
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -54,6 +55,22 @@ func TestNewestSuitableVersionIsChosen(t *testing.T) {
 	_, err := newest(deadline(t), testAccount(t), []string{tooOld})
 	mustFail(t, err, "version 14.11, which is too old")
 	mustFail(t, err, "no PostgreSQL 15 or newer was found")
+}
+
+func TestAUserWithoutAnEntryIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := serverAccount(t.Context(), 54321)
+	mustFail(t, err, "user 54321, which has no entry in /etc/passwd")
+}
+
+func TestFoldersOfOthersAreRefused(t *testing.T) {
+	t.Parallel()
+	shared, link := filepath.Join(folder(t), "shared"), filepath.Join(folder(t), "link")
+	check(t, errors.Join(makeFolder(shared), makeFolder(shared), os.Chmod(shared, 0o777), os.Symlink(folder(t), link)))
+	for dir, want := range map[string]string{shared: "other users may write", link: "is a link"} {
+		_, err := Start(deadline(t), Config{Dir: dir})
+		mustFail(t, err, want)
+	}
 }
 
 func TestBadOverrideNamesTheVariable(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -142,7 +143,7 @@ func folder(t *testing.T) string {
 
 func testAccount(t *testing.T) account {
 	t.Helper()
-	acct, err := serverAccount()
+	acct, err := serverAccount(t.Context(), os.Geteuid())
 	check(t, err)
 	return acct
 }
@@ -286,9 +287,10 @@ wait`)
 	}
 	_, err = io.ReadAll(open) // until the child is gone
 	check(t, err)
-	syscall.ForkLock.RLock() // a program that another test starts has our files open until it runs
 	lock, err := lockFolder(dir)
-	syscall.ForkLock.RUnlock()
+	for limit := deadline(t); err != nil && limit.Err() == nil; lock, err = lockFolder(dir) {
+		runtime.Gosched() // a program that another test starts has our files open until it runs
+	}
 	check(t, err)
 	check(t, lock.Close())
 	mustContainFiles(t, dir, 2) // the lock, and a password that the next start replaces

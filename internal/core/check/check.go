@@ -5,7 +5,10 @@ package check
 import (
 	"cmp"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -86,6 +89,23 @@ func AtLeast(field string, n, low int64) error {
 func OneOf[S ~string](field string, s, one, other S) error {
 	if s != one && s != other {
 		return fmt.Errorf("%s is %.40q, must be %s or %s", field, s, one, other)
+	}
+	return nil
+}
+
+// PrivateFolder checks that info, of what is at path itself, is that of a folder in which no other user can place a
+// link to a file of this one's.
+func PrivateFolder(path string, info fs.FileInfo) error {
+	owner, known := info.Sys().(*syscall.Stat_t)
+	switch {
+	case info.Mode().Type() == fs.ModeSymlink:
+		return fmt.Errorf("%s is a link, which may lead to the files of others", path)
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a folder", path)
+	case known && int(owner.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to user %d, and this is user %d", path, owner.Uid, os.Geteuid())
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("other users may write to %s, which has mode %#o", path, info.Mode().Perm())
 	}
 	return nil
 }

@@ -3,17 +3,15 @@
 package files
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/google/uuid"
 
+	"spectral/internal/core/check"
 	"spectral/internal/platform/application"
 )
 
@@ -62,22 +60,20 @@ func (b Briefings) open() (*os.Root, error) {
 	if err := os.MkdirAll(b.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	if info, err := os.Lstat(b.Dir); err != nil || info.Mode().Type() == fs.ModeSymlink {
-		return nil, cmp.Or(err, fmt.Errorf("%s is a link, which may lead to the files of others", b.Dir))
+	info, err := os.Lstat(b.Dir)
+	if err == nil {
+		err = check.PrivateFolder(b.Dir, info)
+	}
+	if err != nil {
+		return nil, err
 	}
 	folder, err := os.OpenRoot(b.Dir)
 	if err != nil {
 		return nil, err
 	}
-	info, err := folder.Stat(".")
-	if err == nil {
-		owner, known := info.Sys().(*syscall.Stat_t)
-		switch {
-		case known && int(owner.Uid) != os.Geteuid():
-			err = fmt.Errorf("%s belongs to user %d, and this is user %d", b.Dir, owner.Uid, os.Geteuid())
-		case info.Mode().Perm()&0o022 != 0:
-			err = fmt.Errorf("other users may write to %s, which has mode %#o", b.Dir, info.Mode().Perm())
-		}
+	opened, err := folder.Stat(".")
+	if err == nil && !os.SameFile(info, opened) {
+		err = fmt.Errorf("%s was replaced while it was opened", b.Dir)
 	}
 	if err != nil {
 		return nil, errors.Join(err, folder.Close())
