@@ -17,6 +17,7 @@ declare
   v_type core.event_types;
   v_generation bigint;
   v_allowed boolean;
+  v_taken boolean;
   v_status text;
   v_closed_at timestamptz;
   v_channel text;
@@ -125,9 +126,12 @@ begin
     t.deadline, t.successor,
          exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
-         d.generation, d.status, d.closed_at
+         d.generation, d.status, d.closed_at,
+         exists (select from core.outbox o where o.id = p_event_id -- its key would be taken for this one's
+           and (o.source <> p_source or o.workspace_id is distinct from p_workspace_id))
   into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline,
-    v_type.successor, v_allowed, v_generation, v_status, v_closed_at from core.event_types t
+    v_type.successor, v_allowed, v_generation, v_status, v_closed_at, v_taken
+  from core.event_types t
   left join core.deployments d on d.generation = coalesce(p_generation,
     (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
@@ -149,6 +153,10 @@ begin
       core.shown(to_jsonb(p_source)),
       format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source),
         p_position);
+  end if;
+  if v_taken then
+    perform core.refuse('SP020', 'event_id', 'is that of an event of another source or workspace',
+      core.shown(to_jsonb(p_event_id)), 'leave it out to get a new one', p_position);
   end if;
   if v_type.deadline <= clock_timestamp() then
     perform core.refuse('SP024', 'event_type', format('%s is deprecated and has been refused since %s', p_event_type,

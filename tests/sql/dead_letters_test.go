@@ -273,8 +273,8 @@ func TestFailuresWithLargePayloads(t *testing.T) {
 func TestShowTellsOfEachHandler(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	id, another := key(1), uuid.New()
-	d.rows(t, 2, "")
+	id, first, another := key(1), key(3), uuid.New()
+	d.rows(t, 3, "")
 	d.alter(t, 1, `status = 'failed', target = 'worlds', idempotency_key = 'k', attempts = 3, crashes = 1,
 		last_error = 'E: worlds.parked: x', channel = 'outbox_gen_1_slow', payload = '{"n": 1.50}',
 		handler_failures = '{"worlds.parked": {"failures": 6, "parked": true, "class": "E", "error": "x"},
@@ -288,7 +288,7 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 	exec(t, d.admin, `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
 		select h, 'k', i, 'a.b', 'operational' from (values ('worlds.handled', $1::uuid), ('worlds.by_another', $2)) v(h, i)
 		union all select 'worlds.other' || n, 'of another key', gen_random_uuid(), 'a.b', 'operational'
-			from generate_series(1, 20) n`, id, another)
+			from generate_series(1, 20) n`, id, first)
 	exec(t, d.admin, `insert into core.operator_actions (action, acted_by, event_ids, generation) values ('replay',
 		'ann', array[$1, $2]::uuid[], 1), ('pause', 'ann', '{}', 1)`,
 		id, another)
@@ -311,12 +311,12 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 	for _, h := range e.Handlers {
 		stages[h.Handler] = fmt.Sprintf("%s %d %d %s", h.Stage, h.Failures, h.Free, h.Error)
 		if h.HandledAs != nil {
-			stages[h.Handler] += h.HandledAs.String()
+			stages[h.Handler] += fmt.Sprint(h.HandledAs, h.OtherPayload)
 		}
 	}
 	if want := map[string]string{
 		"by hand": "failing 0 0 [1]", "odd": "failing 0 0 ", "platform.other_context": "not_target 0 0 ",
-		"worlds.by_another": "handled 0 0 " + another.String(),
+		"worlds.by_another": "handled 0 0 " + first.String() + " true",
 		"worlds.failing":    "failing 1 2 y", "worlds.handled": "handled 0 0 ", "worlds.late": "not_run 0 0 ",
 		"worlds.parked": "parked 6 0 x",
 	}; !reflect.DeepEqual(stages, want) {

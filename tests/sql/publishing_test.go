@@ -61,6 +61,13 @@ func TestPublishDefaults(t *testing.T) {
 			", p_idempotency_key => 'k')", ""},
 			line{"", "select idempotency_key from core.outbox order by id desc limit 1", "worlds:" + scope + ":k"})
 	}
+	// an event may be published again; its id is no other tenant's, whose event would be taken for handled
+	many := func(workspace, want string) line {
+		return line{"worlds", fmt.Sprintf(`select core.outbox_publish_many('[{"event_id": "%s", "event_type": "{card}",
+			"source": "worlds", "payload": {}, "workspace_id": %s}]')`, key(7), workspace), want}
+	}
+	d.run(t, many("null", ""), many("null", ""), many(`"`+key(1).String()+`"`, "SP020 event_id"),
+		line{"", "select count(distinct idempotency_key) || ' of ' || count(*) from core.outbox where id = '{7}'", "1 of 2"})
 	exec(t, d.admin, "update core.deployments set status = 'draining' where status = 'live'")
 	d.run(t, line{"worlds", "select core.outbox_publish('{card}', 'worlds', '{}')", "SP019 generation"})
 }

@@ -297,6 +297,9 @@ func printDetail(p Process, d operator.Detail) {
 		}
 		if s.HandledAs != nil {
 			problem = "by event " + s.HandledAs.String() + ", of the same key"
+			if s.OtherPayload {
+				problem += " but another payload"
+			}
 		}
 		return []any{s.Handler, s.Stage, timestamp(s.HandledAt), s.Failures, s.Free, firstLine(&problem)}
 	}, "HANDLER", "STATE", "SINCE", "FAILURES", "NOT COUNTED", "ERROR")

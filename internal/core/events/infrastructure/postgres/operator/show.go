@@ -47,6 +47,8 @@ type HandlerState struct {
 	HandledAt *time.Time `json:"handled_at"`
 	// HandledAs is the event with the same key that was handled instead, if it is another one.
 	HandledAs *uuid.UUID `json:"handled_as,omitempty"`
+	// OtherPayload says that the payload of that one differs: the key names too much.
+	OtherPayload bool `json:"other_payload,omitempty"`
 	Failures  int        `json:"failures"`       // counted ones
 	Free      int        `json:"free,omitempty"` // in a row that were not counted
 	Class     string     `json:"class,omitempty"`
@@ -104,7 +106,7 @@ from core.outbox o where o.id = $1 order by o.occurred_at`, id)
 // them. Entries of handler_failures that were written by hand are shown verbatim.
 const handlerStates = `with recursive
 event as (
-  select o.id, o.generation, o.event_type, o.idempotency_key, o.target, o.handler_failures,
+  select o.id, o.generation, o.event_type, o.idempotency_key, o.target, o.handler_failures, o.payload,
     o.status in ('delivered', 'failed') or o.deleted_at is not null as settled
   from core.outbox o where o.id = $1 and o.occurred_at = $2),
 known(name) as (
@@ -120,18 +122,19 @@ live as (
   group by n.name),
 states as (
   select 1 as rank, k.name as handler, 'handled' as stage, h.handled_at, nullif(h.event_id, e.id) as handled_as,
-    null::jsonb as failed
+    null::jsonb as failed, exists (select from core.outbox x
+      where x.id = h.event_id and x.id <> e.id and x.payload <> e.payload) as other_payload
   from event e cross join known k cross join lateral
     (select h.handled_at, h.event_id from core.event_handled h
      where h.handler_name = k.name and h.idempotency_key = e.idempotency_key offset 0) h
   union all
-  select 2, f.key, case when f.value -> 'parked' = 'true' then 'parked' else 'failing' end, null, null, f.value
+  select 2, f.key, case when f.value -> 'parked' = 'true' then 'parked' else 'failing' end, null, null, f.value, false
   from event e cross join lateral jsonb_each(e.handler_failures) f
   union all
   select 3, l.name, case when split_part(l.name, '.', 1) <> e.target then 'not_target'
-    when e.settled then 'not_run' else 'to_run' end, null, null, null
+    when e.settled then 'not_run' else 'to_run' end, null, null, null, false
   from event e cross join live l)
-select distinct on (s.handler) s.handler, s.stage, s.handled_at, s.handled_as,
+select distinct on (s.handler) s.handler, s.stage, s.handled_at, s.handled_as, s.other_payload,
   coalesce(substring(s.failed ->> 'failures', '^\d{1,9}$')::int, 0) as failures,
   coalesce(substring(s.failed ->> 'free', '^\d{1,9}$')::int, 0) as free,
   coalesce(s.failed ->> 'class', '') as class,
