@@ -191,6 +191,9 @@ func connectCause(err error) error {
 	return fmt.Errorf("%s; check the URL and that the server runs", strings.TrimSpace(lines[len(lines)-1]))
 }
 
+// NotMigratedError says that a database has not what the first migrations make, and what to do.
+type NotMigratedError struct{ error }
+
 // actAs sets the role for the rest of the transaction.
 func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	_, err := conn.Exec(ctx, "set local role "+pgx.Identifier{role}.Sanitize())
@@ -199,8 +202,8 @@ func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	case err == nil:
 		return nil
 	case ok && pg.Code == pgerrcode.InvalidParameterValue:
-		return fmt.Errorf("role %s does not exist: run `workers migrate up`, or on a migrated database `workers migrate "+
-			"repair`", role)
+		return &NotMigratedError{fmt.Errorf("role %s does not exist: run `workers migrate up`, or on a migrated database "+
+			"`workers migrate repair`", role)}
 	case ok && pg.Code == pgerrcode.InsufficientPrivilege:
 		login := pgx.Identifier{conn.Config().User}.Sanitize()
 		return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", login, role)
@@ -231,7 +234,7 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 		return errors.New("the database is migrated, but " + versionTable + ", which says how far, is missing: rename it " +
 			"back, or restore it from a backup, before you migrate")
 	case !s.Counted:
-		return errors.New("the database is not migrated: run `workers migrate up`")
+		return &NotMigratedError{errors.New("the database is not migrated: run `workers migrate up`")}
 	case len(s.Ungranted) > 0:
 		return fmt.Errorf("%s lacks %s: run `workers migrate repair`", role, strings.Join(s.Ungranted, ", "))
 	}

@@ -297,7 +297,8 @@ var rounds = []struct {
 			"decision.recorded in generation 1 (live), the oldest for 10m", "--classes", false},
 		{"channels", doctor.Warning, insert(cards, 1, "outbox_default"),
 			"published on channel outbox_default, but workers listen on outbox_gen_1", "without p_class", false},
-		{"listeners", doctor.Warning, "", "has waited for 10m", "restart", false},
+		{"listeners", doctor.Warning, "update core.outbox set last_error = E'ServerError: a.b: full\nE: c.d: x' " +
+			"where status = 'pending'", "a worker hangs; its last error is ServerError: a.b: full", "restart", false},
 		{"listeners", doctor.Warning, "insert into core.workers (worker_id, session_id, generation, name, handlers, " +
 			"gone_at) values (gen_random_uuid(), gen_random_uuid(), 1, 'dead', '{}', now() - interval '10 minutes')",
 			"1 worker died more than 5 minutes ago", "run a worker", false},
@@ -309,6 +310,9 @@ var rounds = []struct {
 		{"leases", doctor.Warning, insert("a.ahead", 1, "outbox_gen_1") + claimed + "now() + interval '10 days' where " +
 			"event_type = 'a.ahead'",
 			"1 event in flight with a claim in the future", "update core.outbox set claimed_at", true},
+		{"leases", doctor.Warning, insert("a.stamped", 1, "outbox_gen_1") + "; update core.outbox set created_at = now() + " +
+			"interval '3 days', available_at = now() + interval '3 days' where event_type = 'a.stamped'",
+			"1 pending event stamped up to 2 days in the future", "update core.outbox set created_at", true},
 		{"paused", doctor.Warning, "select core.event_type_pause('decision.recorded', 44, 'ana', 'a moment'); update " +
 			"core.paused_types set paused_at = now() - interval '3 days'",
 			"paused for 3 days: decision.recorded in generation 44 by ana: a moment",

@@ -308,7 +308,8 @@ select p.event_type, p.generation, (p.paused_by || coalesce(': ' || p.reason, ''
 from core.paused_types p order by p.generation, p.event_type;
 
 -- name: PendingTypes :many
--- Returns the types with due events. Due counts them up to @count_up_to, seconds tell since when the oldest is due.
+-- Returns the types with due events. Due counts them up to @count_up_to, seconds tell since when the oldest is due; the
+-- last columns are its id and error.
 -- Handlers are those of live workers of the generation; adopter is the highest other live generation with a live worker
 -- that handles the type, or 0.
 select k.generation::bigint as generation, k.event_type::text as event_type,
@@ -327,11 +328,23 @@ select k.generation::bigint as generation, k.event_type::text as event_type,
     @default_class::text)::text as class,
   coalesce((select max(w.generation) from core.live_workers w join core.deployments p using (generation)
      where w.generation <> k.generation and p.status = 'live' and jsonb_exists(w.handlers, k.event_type)),
-    0)::bigint as adopter
+    0)::bigint as adopter, d.id as oldest, coalesce(split_part(d.last_error, E'\n', 1), '')::text as error
 from core.pending_types() k cross join lateral (
-  select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+  select o.available_at, o.id, o.last_error from core.outbox o
+  where o.generation = k.generation and o.event_type = k.event_type
     and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() order by k.generation, k.event_type;
+
+-- name: StampedAhead :one
+-- Returns how many pending events are stamped in the future, by the database's clock, among the first @up_to of each
+-- type that are not due, and how far.
+select count(*)::integer as events,
+  coalesce(max(extract(epoch from o.created_at - statement_timestamp())), 0)::double precision as seconds
+from core.pending_types() k cross join lateral (
+  select o.created_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+    and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp() + interval '1 minute'
+  order by o.available_at limit @up_to::integer) o
+where o.created_at > statement_timestamp() + interval '1 minute';
 
 -- name: Misrouted :many
 -- Returns pending events whose channel is not the one that workers of their type listen on, among the first @up_to

@@ -31,10 +31,15 @@ of pg_read_all_stats too. Set SPECTRAL_GENERATION to the generation of this buil
 		if err != nil {
 			return err
 		}
-		if err := app.CheckOperator(cmd.Context(), url); err != nil {
+		err = app.CheckOperator(cmd.Context(), url)
+		missing, notMigrated := errors.AsType[*app.NotMigratedError](err)
+		if err != nil && !notMigrated {
 			return err
 		}
 		config := doctor.Config{Now: time.Now, Checks: names, URL: url}
+		if notMigrated {
+			config.NotMigrated = missing
+		}
 		if config.Generation, err = app.ReadGenerationOr(p.Getenv, 0); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"spectral/internal/app"
@@ -112,10 +113,14 @@ func listeners(ctx context.Context, e *examination) (string, error) {
 	pending, err := e.pendingTypes(ctx)
 	for _, t := range pending {
 		if t.Handlers != "" && !t.Paused && t.Seconds >= lateSeconds {
-			e.found(Warning, "the oldest due event of type %s in generation %d has waited for %s, although workers handle the "+
-				"type (%s): there is too much work, a handler is slow, or a worker hangs", t.EventType, t.Generation,
-				span(t.Seconds), t.Handlers).fix("`workers events stats --status due --type %s` shows whether the number "+
-				"falls; `workers doctor transactions` names locks; then add workers, or restart one whose log is silent",
+			last := "it has no error"
+			if t.Error != "" {
+				last = "its last error is " + t.Error
+			}
+			e.found(Warning, "the oldest due event of type %s in generation %d, %s, has waited for %s, although workers handle "+
+				"the type (%s): there is too much work, a handler is slow, or a worker hangs; %s", t.EventType, t.Generation,
+				t.Oldest, span(t.Seconds), t.Handlers, last).fix("`workers events stats --status due --type %s` shows whether "+
+				"the number falls; `workers doctor transactions` names locks; then add workers, or restart one whose log is silent",
 				t.EventType)
 		}
 	}
@@ -127,7 +132,7 @@ func listeners(ctx context.Context, e *examination) (string, error) {
 	return app.Counted(workers.Live, "live worker") + ", no type is late", err
 }
 
-// leases finds events in flight whose lease is over and that no worker reaps.
+// leases finds events in flight whose lease is over and that no worker reaps, and those that a wrong clock keeps back.
 func leases(ctx context.Context, e *examination) (string, error) {
 	l, err := e.facts.Leases(ctx, reapGrace)
 	if err != nil {
@@ -150,7 +155,14 @@ func leases(ctx context.Context, e *examination) (string, error) {
 			app.Counted(l.Ahead, "event")).fix("set the database's clock; then, as spectral_owner, run `update core.outbox " +
 			"set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();`")
 	}
-	return fmt.Sprintf("%d in flight, %d past the end of the lease", l.InFlight, l.Overdue), err
+	stamped, stampErr := e.facts.StampedAhead(ctx, countUpTo)
+	if stamped.Events > 0 {
+		e.found(Warning, "%s stamped up to %s in the future, by the database's clock: no worker claims it before that",
+			app.Counted(stamped.Events, "pending event"), span(stamped.Seconds)).fix("set the database's clock; then, as " +
+			"spectral_owner, run `update core.outbox set created_at = clock_timestamp(), available_at = clock_timestamp() " +
+			"where status = 'pending' and created_at > clock_timestamp();`")
+	}
+	return fmt.Sprintf("%d in flight, %d past the end of the lease", l.InFlight, l.Overdue), errors.Join(err, stampErr)
 }
 
 // generations finds generations that neither run nor are over.

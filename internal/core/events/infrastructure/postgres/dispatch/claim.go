@@ -2,7 +2,9 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -104,12 +106,27 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 	class := t.consumer.Classify(ctx, err, 0).Class
 	result.undone, result.left, result.deadlock, result.lost = true, result.rows, class == pgtx.ClassDeadlock, t.Lost()
 	log := t.consumer.Log.With(pgtx.LogRows, len(rows), pgtx.LogErrorClass, class)
+	if of, ok := errors.AsType[handlerError](err); ok {
+		log = log.With(pgtx.LogHandler, of.name)
+	}
 	if result.lost {
 		log.WarnContext(ctx, "connection lost in a batch, no attempt counted", pgtx.LogReason, err.Error())
 	}
-	log.DebugContext(ctx, "batch rolled back; its rows run one by one")
+	level := slog.LevelDebug
+	if result.deadlock { // which is slow, and may be avoided
+		level = slog.LevelWarn
+	}
+	log.Log(ctx, level, "batch rolled back; its rows run one by one")
 	return nil
 }
+
+// handlerError is the error of a handler in a batch.
+type handlerError struct {
+	error
+	name string
+}
+
+func (e handlerError) Unwrap() error { return e.error }
 
 func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	c := t.consumer
@@ -128,7 +145,7 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	for _, r := range c.Handlers {
 		for _, group := range byWorkspace(rows, func(i int) bool { return keys.Runs(r, rows[i], i) }) {
 			if err := t.callHandler(ctx, r, group); err != nil {
-				return err
+				return handlerError{err, r.Name}
 			}
 		}
 	}

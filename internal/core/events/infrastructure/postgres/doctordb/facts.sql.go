@@ -9,6 +9,8 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 const blockers = `-- name: Blockers :many
@@ -670,9 +672,10 @@ select k.generation::bigint as generation, k.event_type::text as event_type,
     $2::text)::text as class,
   coalesce((select max(w.generation) from core.live_workers w join core.deployments p using (generation)
      where w.generation <> k.generation and p.status = 'live' and jsonb_exists(w.handlers, k.event_type)),
-    0)::bigint as adopter
+    0)::bigint as adopter, d.id as oldest, coalesce(split_part(d.last_error, E'\n', 1), '')::text as error
 from core.pending_types() k cross join lateral (
-  select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+  select o.available_at, o.id, o.last_error from core.outbox o
+  where o.generation = k.generation and o.event_type = k.event_type
     and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() order by k.generation, k.event_type
 `
@@ -694,9 +697,12 @@ type PendingTypesRow struct {
 	Registered bool
 	Class      string
 	Adopter    int64
+	Oldest     uuid.UUID
+	Error      string
 }
 
-// Returns the types with due events. Due counts them up to @count_up_to, seconds tell since when the oldest is due.
+// Returns the types with due events. Due counts them up to @count_up_to, seconds tell since when the oldest is due; the
+// last columns are its id and error.
 // Handlers are those of live workers of the generation; adopter is the highest other live generation with a live worker
 // that handles the type, or 0.
 func (q *Queries) PendingTypes(ctx context.Context, arg PendingTypesParams) ([]PendingTypesRow, error) {
@@ -720,6 +726,8 @@ func (q *Queries) PendingTypes(ctx context.Context, arg PendingTypesParams) ([]P
 			&i.Registered,
 			&i.Class,
 			&i.Adopter,
+			&i.Oldest,
+			&i.Error,
 		); err != nil {
 			return nil, err
 		}
@@ -1054,6 +1062,30 @@ func (q *Queries) Snapshots(ctx context.Context) ([]SnapshotsRow, error) {
 		return nil, err
 	}
 	return items, nil
+}
+
+const stampedAhead = `-- name: StampedAhead :one
+select count(*)::integer as events,
+  coalesce(max(extract(epoch from o.created_at - statement_timestamp())), 0)::double precision as seconds
+from core.pending_types() k cross join lateral (
+  select o.created_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+    and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp() + interval '1 minute'
+  order by o.available_at limit $1::integer) o
+where o.created_at > statement_timestamp() + interval '1 minute'
+`
+
+type StampedAheadRow struct {
+	Events  int32
+	Seconds float64
+}
+
+// Returns how many pending events are stamped in the future, by the database's clock, among the first @up_to of each
+// type that are not due, and how far.
+func (q *Queries) StampedAhead(ctx context.Context, upTo int32) (StampedAheadRow, error) {
+	row := q.db.QueryRow(ctx, stampedAhead, upTo)
+	var i StampedAheadRow
+	err := row.Scan(&i.Events, &i.Seconds)
+	return i, err
 }
 
 const tables = `-- name: Tables :many

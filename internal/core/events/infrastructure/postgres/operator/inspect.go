@@ -79,7 +79,9 @@ func (i *Inspector) Facts(ctx context.Context) (_ *doctordb.Queries, err error) 
 	if err != nil {
 		return nil, err
 	}
-	const actAs = "select set_config('role', '" + Role + "', true) where not pg_has_role('" + Role + "', 'usage')"
+	// the role does not exist before the first migration
+	const actAs = "select set_config('role', r.name, true) from (values ('" + Role + "')) r (name) " +
+		"where not pg_has_role(to_regrole(r.name), 'usage')"
 	_, err = i.tx.Exec(ctx, actAs)
 	return doctordb.New(i.tx), err
 }
