@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -220,11 +221,31 @@ func migrationError(err error) error {
 		return fmt.Errorf("%w; a step before the newest one is not recorded as applied: run `workers doctor migrations`",
 			err)
 	}
+	if byTrigger := refusedByTrigger(err); byTrigger != nil {
+		return byTrigger
+	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
 		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE (and, on PostgreSQL 15, "+
 			"INHERIT)", err)
 	}
 	return err
+}
+
+var raisedBy = regexp.MustCompile(`^PL/pgSQL function (\S+\))`)
+
+// refusedByTrigger returns err with what to do, if a function that is not ours raised it: DDL calls only those of event
+// triggers. Otherwise it returns nil.
+func refusedByTrigger(err error) error {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return nil
+	}
+	by := raisedBy.FindStringSubmatch(pg.Where)
+	if by == nil || strings.HasPrefix(by[1], "core.") {
+		return nil
+	}
+	return fmt.Errorf("%w; %s refused it, which an event trigger calls: ask the trigger's owner to let this login "+
+		"migrate; `select evtname, evtowner::regrole from pg_event_trigger;` names both", err, by[1])
 }
 
 // Migrations returns the numbers of this build's steps, the newest last.

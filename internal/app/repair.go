@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,7 +136,7 @@ func (r *repair) try(subject, statement string, asLogin bool) (refused string) {
 	case asLogin && pg.Code == pgerrcode.InsufficientPrivilege:
 		return r.try(subject, statement, false)
 	}
-	r.faults[subject] = err.Error()
+	r.faults[subject] = cmp.Or(refusedByTrigger(err), err).Error()
 	return pg.Code
 }
 

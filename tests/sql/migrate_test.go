@@ -242,6 +242,34 @@ func TestALostRecordOfMigrationsCanBeRestored(t *testing.T) {
 	}
 }
 
+// What an event trigger refuses is named, with who can allow it.
+func TestEventTriggersThatRefuseAreNamed(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"up", "repair"} {
+		at := pgtest.NewEmpty(t)
+		conn := pgtest.Conn(t, at)
+		if name == "repair" {
+			must(t, migrateUp(deadline(t), at))
+		}
+		exec(t, conn, `create schema guard; create function guard.no_ddl() returns event_trigger language plpgsql as $$
+			begin raise exception 'ask ops' using errcode = '42501'; end $$;
+			alter table if exists core.outbox disable trigger outbox_notify;
+			create event trigger guard on ddl_command_start execute function guard.no_ddl()`)
+		err := migrateUp(deadline(t), at)
+		if name == "repair" {
+			m, opened := app.NewMigrator(deadline(t), at, slog.New(slog.DiscardHandler))
+			must(t, opened)
+			_, left, repairErr := m.Repair(deadline(t))
+			must(t, errors.Join(repairErr, m.Close()))
+			err = errors.New(left[0].Do)
+		}
+		if err == nil || !strings.Contains(err.Error(), "ask ops") ||
+			!strings.Contains(err.Error(), "guard.no_ddl() refused it, which an event trigger calls") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // A repair takes the lock that migrators hold.
 func TestARepairWaitsForMigrators(t *testing.T) {
 	t.Parallel()

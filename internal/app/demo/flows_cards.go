@@ -10,6 +10,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	platformapp "spectral/internal/platform/application"
 	platform "spectral/internal/platform/domain"
 	worlds "spectral/internal/worlds/contracts/events"
@@ -56,7 +57,8 @@ func (s *Stage) targets(ctx context.Context) error {
 		if err := s.UnitOfWork.Do(ctx, events.Worlds, s.Workspace, work); err != nil {
 			return err
 		}
-		s.Say("published for %s", []string{"every context", "only platform", "only worlds"}[i])
+		s.Say("published for %s", []string{"every context", "only platform",
+			"only worlds, which has no handler of it: this one fails on purpose, and the log says so"}[i])
 	}
 	trail, err := s.trail(ctx, 3)
 	if err != nil {
@@ -67,8 +69,15 @@ func (s *Stage) targets(ctx context.Context) error {
 			return fmt.Errorf("%w: the event is %s, not %s: %s", errFlowFailed, trail[i].Status, want, trail[i].LastError)
 		}
 	}
-	s.Say("the last is a dead letter: worlds has no handler of it")
-	return nil
+	client, discard := operator.New(s.Pool), operator.Discard("workers demo flows", "it has shown a dead letter")
+	failed, err := client.SelectNamed(ctx, []uuid.UUID{trail[2].ID}, discard)
+	if err == nil {
+		_, err = client.Apply(ctx, failed, discard, operator.Pace{})
+	}
+	if err == nil {
+		s.Say("the last is a dead letter; the demo discards it, as `workers events discard` does")
+	}
+	return err
 }
 
 // scans stays within one context.
