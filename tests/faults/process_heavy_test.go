@@ -207,6 +207,46 @@ func TestStatementTextsDoNotGrowWithEventsOrWorkspaces(t *testing.T) {
 	}
 }
 
+// Commands that wait, or change many events, go on when the server is back.
+func TestOperatorCommandsOutliveARestart(t *testing.T) {
+	b, s := setupServer(t)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := pgtest.Conn(t, b.direct()).Exec(t.Context(), sql)
+		must(t, err)
+	}
+	login, err := pgx.ParseConfig(b.worker)
+	must(t, err)
+	exec("grant spectral_operator to " + login.User + `; insert into core.outbox (event_type, event_version, source,
+		content_class, channel, generation, payload, idempotency_key, status, attempts, last_error, claimed_at)
+		select 'worlds.gone.away', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{}', 'k' || i, 'failed', 6, 'E: a.b: no', now()
+		from generate_series(1, 500) i; update core.outbox set status = 'pending', claimed_at = null where
+		idempotency_key = 'k1'; select core.generation_announce(2), core.generation_drain(1, 't')`)
+	run := func(args ...string) *process.Process {
+		command := b.command(b.worker, "")
+		command.Args = args
+		return process.Start(t, command)
+	}
+	waiting := run("generation", "status", "1", "--wait", "60s")
+	discarding := run("events", "discard", "--all", "--yes", "--batch", "10", "--rate", "50")
+	b.eventually("some are discarded", testTimeout, func() bool {
+		var n int
+		must(t, pgtest.Conn(t, b.direct()).QueryRow(t.Context(),
+			"select count(*) from core.outbox where deleted_at is not null").Scan(&n))
+		return n > 0
+	})
+	s.Crash(t, syscall.SIGINT)
+	pass(t, 3*time.Second)
+	s.Start(t)
+	exec("delete from core.outbox where status = 'pending'") // then it is safe to stop
+	if code := discarding.AwaitExit(t, testTimeout); code != 0 {
+		t.Errorf("events discard ends with %d", code)
+	}
+	if code := waiting.AwaitExit(t, testTimeout); code != 0 {
+		t.Errorf("generation status --wait ends with %d", code)
+	}
+}
+
 // During a failover the old primary answers for some seconds and refuses to write.
 func TestWorkersRecoverAfterFailover(t *testing.T) {
 	b, s := setupServer(t)

@@ -31,14 +31,20 @@ generation goes to the highest live one. docs/deployment.md has the cutover and 
 const longest = 30 * 24 * time.Hour
 
 // await calls check each second until it returns nothing to wait for, or until the timeout, and prints what it waits
-// for. It returns the last result of check, with an error if ctx has ended.
+// for. It returns the last result of check, with an error if ctx has ended or the database was away.
 func await(ctx context.Context, p Process, timeout time.Duration,
 	check func() (string, error)) (left string, err error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	printed, sometimes := "", rate.Sometimes{Interval: progressEvery}
 	for {
-		if left, err = check(); err != nil || left == "" || timeout == 0 {
+		left, err = check()
+		if operator.IsUnavailable(err) { // while it restarts or fails over
+			left = "for the database: " + err.Error()
+		} else if err != nil || left == "" {
+			return left, err
+		}
+		if timeout == 0 {
 			return left, err
 		}
 		if left != printed {
@@ -50,7 +56,7 @@ func await(ctx context.Context, p Process, timeout time.Duration,
 		select {
 		case <-time.After(time.Second):
 		case <-limited.Done():
-			return left, ctx.Err()
+			return left, cmp.Or(ctx.Err(), err)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // The pace of a bulk command, unless told otherwise.
@@ -149,8 +150,12 @@ func (c *Client) Apply(ctx context.Context, s Selection, change Change, pace Pac
 
 // apply changes a batch, and adds to result what was done, and why events were skipped.
 func (c *Client) apply(ctx context.Context, k Selection, change Change, result *BulkResult) error {
-	done, err := list[event](ctx, c, change.name, "select event_id, occurred_at from "+change.many,
-		change.with(pgx.NamedArgs{"ids": k.ids, "times": k.times, "as_of": k.AsOf}))
+	var done []event
+	err := whenAvailable(ctx, func() (err error) {
+		done, err = list[event](ctx, c, change.name, "select event_id, occurred_at from "+change.many,
+			change.with(pgx.NamedArgs{"ids": k.ids, "times": k.times, "as_of": k.AsOf}))
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -167,13 +172,29 @@ func (c *Client) apply(ctx context.Context, k Selection, change Change, result *
 	if len(params.Ids) == 0 {
 		return nil
 	}
-	return c.inTx(ctx, change.name, func(tx pgx.Tx) error {
-		states, err := coredb.New(tx).OperatorStates(ctx, params)
-		for _, state := range states {
-			result.Reasons = append(result.Reasons, Skipped(state))
-		}
-		return err
+	var states []coredb.OperatorStatesRow
+	err = whenAvailable(ctx, func() error {
+		return c.inTx(ctx, change.name, func(tx pgx.Tx) (err error) {
+			states, err = coredb.New(tx).OperatorStates(ctx, params)
+			return err
+		})
 	})
+	for _, state := range states {
+		result.Reasons = append(result.Reasons, Skipped(state))
+	}
+	return err
+}
+
+// whenAvailable repeats do while the server restarts or fails over, until ctx ends.
+func whenAvailable(ctx context.Context, do func() error) error {
+	var wait pgtx.Backoff
+	for {
+		err := do()
+		if !IsUnavailable(err) || ctx.Err() != nil {
+			return err
+		}
+		pgtx.Pause(ctx, wait.Next(), nil)
+	}
 }
 
 // Selection is the events that a bulk command changes, as they were at one moment. Events that fail or are published

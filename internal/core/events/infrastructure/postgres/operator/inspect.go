@@ -101,6 +101,11 @@ func IsTimeout(err error) bool {
 		errors.Is(err, context.DeadlineExceeded)
 }
 
+// IsUnavailable reports whether the server was not reached, or cannot work at the moment: it may restart or fail over.
+func IsUnavailable(err error) bool {
+	return err != nil && (pgtx.ErrorClass(err) == pgtx.ClassConnection || pgtx.ServerState(err))
+}
+
 func hasCode(err error, code string) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == code
