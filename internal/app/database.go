@@ -30,7 +30,7 @@ const (
 	versionTable  = versionSchema + ".goose_db_version"
 )
 
-const checkTimeout = 10 * time.Second
+const checkTimeout = 10 * time.Second // of the connection, and then of the checks
 
 // CheckDatabase returns in one line why a worker cannot run, and what to do: the database cannot be reached, is too old
 // or not migrated, or the login may not act as a worker or in one of the further roles. It sets in s whether PoolURL
@@ -151,13 +151,15 @@ func poolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
 }
 
 func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(context.Context, *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, config)
+	connecting, connected := context.WithTimeout(ctx, checkTimeout)
+	defer connected()
+	conn, err := pgx.ConnectConfig(connecting, config)
 	if err != nil {
 		return fmt.Errorf("cannot connect to Postgres at %s:%d: %w", config.Host, config.Port, connectCause(err))
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	return check(ctx, conn)
 }
 
@@ -174,7 +176,7 @@ func checkVersion(conn *pgx.Conn) error {
 	return nil
 }
 
-// connectCause returns why the last of the driver's attempts failed, and what to do.
+// connectCause returns why each host failed, in the last attempt on it, and what to do.
 func connectCause(err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pg.Code {
@@ -187,8 +189,17 @@ func connectCause(err error) error {
 		}
 		return fmt.Errorf("%s (SQLSTATE %s)", pg.Message, pg.Code)
 	}
-	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
-	return fmt.Errorf("%s; check the URL and that the server runs", strings.TrimSpace(lines[len(lines)-1]))
+	var causes []string
+	for _, line := range strings.Split(strings.TrimSpace(err.Error()), "\n") {
+		line = strings.TrimSpace(line)
+		host, _, of := strings.Cut(line, "): ")
+		if last := len(causes) - 1; of && last >= 0 && strings.HasPrefix(causes[last], host) {
+			causes[last] = line // the same host without TLS
+		} else if !strings.HasSuffix(line, "`:") { // that line has the user and the database
+			causes = append(causes, line)
+		}
+	}
+	return fmt.Errorf("%s; check the URL and that the server runs", strings.Join(causes, "; "))
 }
 
 // NotMigratedError says that a database has not what the first migrations make, and what to do.

@@ -4,6 +4,8 @@ package faults_test
 
 import (
 	"fmt"
+	"net"
+	"net/url"
 	"strings"
 	"syscall"
 	"testing"
@@ -219,7 +221,8 @@ func TestOperatorCommandsOutliveARestart(t *testing.T) {
 	must(t, err)
 	exec("grant spectral_operator to " + login.User + `; insert into core.outbox (event_type, event_version, source,
 		content_class, channel, generation, payload, idempotency_key, status, attempts, last_error, claimed_at)
-		select 'worlds.gone.away', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{}', 'k' || i, 'failed', 6, 'E: a.b: no', now()
+		select 'worlds.gone.away', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{}', 'k' || i, 'failed', 6, 'E: a.b: no',
+			now()
 		from generate_series(1, 500) i; update core.outbox set status = 'pending', claimed_at = null where
 		idempotency_key = 'k1'; select core.generation_announce(2), core.generation_drain(1, 't')`)
 	run := func(args ...string) *process.Process {
@@ -244,6 +247,33 @@ func TestOperatorCommandsOutliveARestart(t *testing.T) {
 	}
 	if code := waiting.AwaitExit(t, testTimeout); code != 0 {
 		t.Errorf("generation status --wait ends with %d", code)
+	}
+}
+
+// Whichever hosts of the URL accept connections and never answer, the live one is found.
+func TestHostsThatNeverAnswerArePassedOver(t *testing.T) {
+	b := setup(t)
+	live, err := url.Parse(b.worker)
+	must(t, err)
+	hosts := []string{}
+	for range 3 {
+		silent, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts, and nothing answers
+		must(t, err)
+		t.Cleanup(func() { must(t, silent.Close()) })
+		hosts = append(hosts, silent.Addr().String())
+	}
+	all := *live
+	all.Host = strings.Join(append(hosts, live.Host), ",")
+	worker := process.Start(t, b.command(all.String(), ""))
+	worker.Await(t, listening, 1, testTimeout) // checks, the pool and LISTEN connect one after the other
+	_, err = pgtest.Conn(t, b.direct()).Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where "+
+		"usename = $1", live.User.Username())
+	must(t, err)
+	worker.Await(t, listening, 2, time.Minute)
+	all.Host = strings.Join(hosts, ",")
+	refused := process.Start(t, b.command(all.String(), ""))
+	if code := refused.AwaitExit(t, testTimeout); code != 1 {
+		t.Errorf("with silent hosts only it ends with %d", code)
 	}
 }
 

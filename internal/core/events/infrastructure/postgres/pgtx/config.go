@@ -3,8 +3,10 @@ package pgtx
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
@@ -60,7 +62,11 @@ func unify(config *pgx.ConnConfig) error {
 		config.RuntimeParams["application_name"] = "spectral"
 	}
 	if config.ConnectTimeout == 0 {
-		config.ConnectTimeout = ConnectTimeout
+		hosts := map[string]bool{fmt.Sprint(config.Host, config.Port): true}
+		for _, further := range config.Fallbacks {
+			hosts[fmt.Sprint(further.Host, further.Port)] = true
+		}
+		config.ConnectTimeout = min(ConnectTimeout, AllHostsTimeout/time.Duration(len(hosts)))
 	}
 	further := config.ValidateConnect // target_session_attrs
 	config.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
