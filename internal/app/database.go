@@ -190,7 +190,7 @@ func connectCause(err error) error {
 		return fmt.Errorf("%s (SQLSTATE %s)", pg.Message, pg.Code)
 	}
 	var causes []string
-	for _, line := range strings.Split(strings.TrimSpace(err.Error()), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {
 		line = strings.TrimSpace(line)
 		host, _, of := strings.Cut(line, "): ")
 		if last := len(causes) - 1; of && last >= 0 && strings.HasPrefix(causes[last], host) {

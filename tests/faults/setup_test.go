@@ -50,7 +50,10 @@ func setup(t *testing.T) *bundle {
 }
 
 // setupServer starts a server for this test alone, behind a proxy that the URLs of worker and publisher lead through.
-func setupServer(t *testing.T) (*bundle, *server.Server) { return setupServerWith(t, nil) }
+func setupServer(t *testing.T) (*bundle, *server.Server) {
+	t.Helper()
+	return setupServerWith(t, nil)
+}
 
 func setupServerWith(t *testing.T, settings map[string]string) (*bundle, *server.Server) {
 	t.Helper()

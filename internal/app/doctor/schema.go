@@ -17,9 +17,9 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 // migrations says how far the schema is migrated, and finds what makes the next migration fail: a step that is not
 // recorded, and a record that the migrating login does not own.
 func migrations(ctx context.Context, e *examination) (string, error) {
-	if e.NotMigrated != nil {
-		e.found(Critical, "%s", e.NotMigrated).fix("`workers migrate up`, as a login that owns the database")
-		return "", nil
+	if reason := e.NotMigrated; reason != nil {
+		e.found(Critical, "%s", reason.Error()).fix("`workers migrate up`, as a login that owns the database")
+		return "nothing is applied", nil
 	}
 	r, err := e.inspector.Migrations(ctx, app.Migrations())
 	if err != nil {

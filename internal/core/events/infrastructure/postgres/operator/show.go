@@ -48,11 +48,11 @@ type HandlerState struct {
 	// HandledAs is the event with the same key that was handled instead, if it is another one.
 	HandledAs *uuid.UUID `json:"handled_as,omitempty"`
 	// OtherPayload says that the payload of that one differs: the key names too much.
-	OtherPayload bool `json:"other_payload,omitempty"`
-	Failures  int        `json:"failures"`       // counted ones
-	Free      int        `json:"free,omitempty"` // in a row that were not counted
-	Class     string     `json:"class,omitempty"`
-	Error     string     `json:"error,omitempty"`
+	OtherPayload bool   `json:"other_payload,omitempty"`
+	Failures     int    `json:"failures"`       // counted ones
+	Free         int    `json:"free,omitempty"` // in a row that were not counted
+	Class        string `json:"class,omitempty"`
+	Error        string `json:"error,omitempty"`
 	// Workers is the number of live workers with the most common handler.
 	Workers int `json:"-"`
 }
