@@ -111,6 +111,10 @@ func TestAnOutageCostsNoAttempt(t *testing.T) {
 		}
 		now = o.next
 	}
+	now = now.Add(time.Hour)
+	if delay, _, begins := o.failed(now); !begins || delay > pgtx.FirstBackoff {
+		t.Errorf("after an hour without events it begins %t, with a delay of %s", begins, delay)
+	}
 	if !o.succeeded() || o.succeeded() {
 		t.Error("want it to end once")
 	}

@@ -32,6 +32,9 @@ func (o *outage) failed(now time.Time) (delay time.Duration, alone, begins bool)
 		o.delivered = false
 		return 0, false, false
 	}
+	if now.Sub(o.next) > 2*pgtx.MaxBackoff { // nothing failed for so long: it ended while there was no event
+		o.lasting, o.wait = false, pgtx.Backoff{}
+	}
 	begins, o.lasting = !o.lasting, true
 	if !now.Before(o.next) { // otherwise it began before the last one ended
 		o.delay = o.wait.Next()
