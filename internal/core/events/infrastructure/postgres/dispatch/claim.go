@@ -103,7 +103,7 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 		return fmt.Errorf("stopped in a batch: %w", ctx.Err())
 	}
 	t.Settled = nil
-	class := t.consumer.Classify(ctx, err, 0).Class
+	class := Classify(err, 0).Class
 	result.undone, result.left, result.deadlock, result.lost = true, result.rows, class == pgtx.ClassDeadlock, t.Lost()
 	log := t.consumer.Log.With(pgtx.LogRows, len(rows), pgtx.LogErrorClass, class)
 	if of, ok := errors.AsType[handlerError](err); ok {
