@@ -112,9 +112,17 @@ func (b *leased) awaitExecution(key string, n int) ledger.Execution {
 	return found[n-1]
 }
 
+// expire makes all leases of now expire. A worker that was frozen or lost its connection may keep a row locked for a
+// while.
 func (b *leased) expire() {
 	b.Helper()
-	b.expireWhere("true")
+	leases := one[[]string](b.bundle,
+		"select coalesce(array_agg(claim_token::text), '{}') from core.outbox where status = 'in_flight'")
+	theirs := "claim_token = any ('{" + strings.Join(leases, ",") + "}')"
+	b.eventually("the end of all leases", testTimeout, func() bool {
+		b.expireWhere(theirs)
+		return one[int](b.bundle, "select count(*) from core.outbox where lease_seconds > 1 and "+theirs) == 0
+	})
 }
 
 // expireWhere makes the leases of some rows expire. It skips locked rows, since a frozen worker may keep its locks.
