@@ -2,7 +2,7 @@
 -- cannot be done to an event as it is now, and returns its occurred_at. p_occurred_at may be null where no other event
 -- has the id. Refuses a missing id (SP030), an unknown event (SP031), one whose status the act is not for (SP032), a
 -- tombstone (SP033), what is done already (SP034), an id of several events (SP035). Reads core.outbox,
--- core.retention_policies.
+-- core.retention_policies, core.quarantined_events.
 create function core.operated_event(p_action text, p_event_id uuid, p_occurred_at timestamptz,
   p_force boolean default false) returns timestamptz
 language plpgsql volatile as $$
@@ -56,6 +56,13 @@ begin
         'select core.outbox_undiscard(%1$L, <who>)', p_event_id);
   end if;
 
+  if v_row.status in ('pending', 'in_flight') and exists
+    (select from core.quarantined_events q where q.id = p_event_id and q.occurred_at = v_row.occurred_at) then
+    if p_action = 'retry_now' then return v_row.occurred_at; end if;
+    raise exception 'event %: is quarantined: its row could not be read or written', p_event_id
+      using errcode = 'SP032', column = 'event_id', hint = format('remove what rejects it; then `workers events '
+        'retry-now %1$s`, or: select core.outbox_retry_now(%1$L)', p_event_id);
+  end if;
   if p_action = 'retry_now' then
     if v_row.status <> 'pending' then
       raise exception 'event %: is %, not pending', p_event_id, v_row.status

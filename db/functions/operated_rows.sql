@@ -4,7 +4,8 @@
 -- p_settled_before; one that another session has locked (two operators never wait for each other, and each event is
 -- acted on once); and one that shares its id with another, unless p_occurred_ats, one for each id, tells them apart.
 -- For a replay it passes over types that no handler in p_generation consumes, and delivered events without p_force.
--- Refuses malformed arguments (SP030). Locks rows of core.outbox; reads core.retention_policies, core.event_types.
+-- Refuses malformed arguments (SP030). Locks rows of core.outbox; reads core.retention_policies, core.event_types,
+-- core.quarantined_events.
 create function core.operated_rows(p_action text, p_event_ids uuid[], p_occurred_ats timestamptz[],
   p_settled_before timestamptz default null, p_force boolean default false,
   p_generation bigint default null) returns table (id uuid, occurred_at timestamptz)
@@ -37,7 +38,10 @@ begin
                when 'undiscard' then o.discarded_at is not null
                  and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
-               when 'retry_now' then o.status = 'pending' and o.deleted_at is null
-                 and o.available_at > clock_timestamp() end for update of o skip locked) o;
+               when 'retry_now' then o.deleted_at is null
+                 and (o.status = 'pending' and o.available_at > clock_timestamp()
+                 or o.status in ('pending', 'in_flight')
+                   and exists (select from core.quarantined_events q
+                     where q.id = o.id and q.occurred_at = o.occurred_at)) end for update of o skip locked) o;
 end
 $$;

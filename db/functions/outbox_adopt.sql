@@ -2,8 +2,8 @@
 -- one generation into another: of the given types or of all, type by type, the first due of each first. Generation and
 -- channel change, the processing class stays, and the listeners are notified. Returns how many. Call it, each time in a
 -- transaction, until it returns 0. While p_from still gets events it may never return 0: with p_before, a time, it
--- moves only events that were created before. It leaves what a worker has locked or in flight, and failed events, which
--- core.outbox_replay moves.
+-- moves only events that were created before. It leaves what a worker has locked or in flight, what is quarantined, and
+-- failed events, which core.outbox_replay moves.
 --
 -- Due events become due again, in the same order within their type, and scheduled events keep their time: the workers
 -- of p_to do not look for events that are due from before their watermark (core.outbox_watermark). Counts stay
@@ -40,7 +40,7 @@ begin
 
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
-  v_suspects := core.claim_suspects(null);
+  v_suspects := core.claim_suspects(null, p_from, null);
 
   for v_type in select p.event_type from core.pending_types() p
     where p.generation = p_from and (p_event_types is null or p.event_type = any (p_event_types)) loop

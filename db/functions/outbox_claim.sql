@@ -1,10 +1,9 @@
 -- core.outbox_claim(p_generation, p_event_type, p_limit, p_watermark, p_worker, p_crashed) claims up to p_limit due
 -- rows of one type and generation for the caller's transaction (row-locked mode): they stay pending under its row
 -- locks, and are free again when it ends. With p_crashed it claims only rows with crashes, otherwise only rows without.
--- It skips rows that others have locked, and rows that another worker than p_worker held when its session ended. It
--- does not look for rows available before p_watermark, and claims nothing of a paused type. It claims at most 16 MiB of
--- payload and one row, because all are in memory at once. Locks core.outbox; reads core.workers, core.claim_journal,
--- core.paused_types.
+-- It skips rows that others have locked, and those of core.claim_suspects. It does not look for rows available before
+-- p_watermark, and claims nothing of a paused type. It claims at most 16 MiB of payload and one row, because all are in
+-- memory at once. Locks core.outbox; reads core.paused_types and what core.claim_suspects reads.
 create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
   p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
   occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
@@ -25,7 +24,7 @@ begin
   if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
     return;
   end if;
-  v_suspects := core.claim_suspects(p_worker);
+  v_suspects := core.claim_suspects(p_worker, p_generation, p_event_type);
   if p_crashed then
     return query
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
@@ -41,8 +40,10 @@ begin
       idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, v_size in
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
            o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
-           case when pg_column_compression(o.payload) is null then pg_column_size(o.payload)
-             else octet_length(o.payload::text) end
+           case when pg_column_compression(o.payload) is null and pg_column_size(o.payload) <= 16384
+             then pg_column_size(o.payload) else core.payload_bytes(o.payload) end
+             + case when pg_column_size(o.handler_failures) <= 200 then 0
+                 else core.payload_bytes(o.handler_failures) end
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0

@@ -11,10 +11,12 @@ declare
   v_to timestamptz;
 begin
   select min(t), max(t) into v_from, v_to from unnest(p_occurred_ats) as t;
-  update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
-  where o.id = any (p_ids) and o.occurred_at between v_from and v_to
-    and case when o.status = 'pending' then o.deleted_at is null else false end;
-  get diagnostics v_settled = row_count;
+  with written as
+    (update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
+     where o.id = any (p_ids) and o.occurred_at between v_from and v_to
+       and case when o.status = 'pending' then o.deleted_at is null else false end returning o.status)
+  -- a trigger may have changed the new row
+  select count(*) filter (where w.status = 'delivered') into v_settled from written w;
   return v_settled;
 end
 $$;

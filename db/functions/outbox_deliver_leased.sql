@@ -1,14 +1,19 @@
--- core.outbox_deliver_leased(p_ids, p_occurred_ats, p_tokens) settles leased rows as delivered; their attempt
--- was counted as they were leased. Returns the tokens of those that were the caller's. Writes core.outbox.
+-- core.outbox_deliver_leased(p_ids, p_occurred_ats, p_tokens) settles leased rows as delivered; their attempt was
+-- counted as they were leased. Returns the tokens of those that were the caller's. Raises an error if a trigger keeps
+-- one of them as it is. Writes core.outbox.
 create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestamptz[],
   p_tokens uuid[]) returns setof uuid
-language sql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
-  update core.outbox o
-  set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null,
-    lease_handler = null
-  from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
-  where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-    and case when o.status = 'in_flight' then o.deleted_at is null else false end
-    and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds) returning k.token
+begin
+  return query
+    update core.outbox o
+    set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null,
+      lease_handler = null
+    from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
+    where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+      and case when o.status = 'in_flight' then o.deleted_at is null else false end
+      and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds) returning k.token;
+  perform core.lease_settled(p_ids, p_occurred_ats, p_tokens);
+end
 $$;

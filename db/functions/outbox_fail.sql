@@ -5,6 +5,8 @@ create function core.outbox_fail(p_id uuid, p_occurred_at timestamptz, p_availab
   p_handler_failures jsonb) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
+declare
+  v_status text;
 begin
   perform from core.outbox o
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'pending' and o.deleted_at is null
@@ -13,7 +15,10 @@ begin
   update core.outbox o set status = 'failed', attempts = o.attempts + 1, claimed_at = clock_timestamp(),
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
-  where o.id = p_id and o.occurred_at = p_occurred_at;
+  where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
+  if v_status is distinct from 'failed' then
+    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+  end if;
   return true;
 end
 $$;

@@ -5,8 +5,8 @@
 -- written of a lease must fit when it runs out. handled lists those of p_handlers that have the event's key in
 -- core.event_handled already and need not run. p_crashed true takes only rows with crashes, false only others, null
 -- all. Rows that others hold are skipped; rows without crashes that were available before p_watermark are not looked
--- for. Nothing of a type that is paused. No more than 16 MiB of payload and one row. Writes core.outbox; reads
--- core.event_handled, core.paused_types.
+-- for, nor quarantined ones. Nothing of a type that is paused. No more than 16 MiB of payload and one row. Writes
+-- core.outbox; reads core.event_handled, core.paused_types, core.quarantined_events.
 create function core.outbox_lease(p_generation bigint, p_event_type text, p_limit integer default 1,
   p_lease double precision default 300, p_worker text default null, p_handlers text[] default '{}',
   p_watermark timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
@@ -17,6 +17,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
+  v_skipped constant uuid[] := core.quarantined(p_generation, p_event_type);
   v_due refcursor;
   v_row record;
   v_bytes bigint := 0;
@@ -43,14 +44,16 @@ begin
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp() order by o.available_at limit p_limit for update skip locked;
+        and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
+      order by o.available_at limit p_limit for update skip locked;
   else
     open v_due for
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
         and o.available_at >= p_watermark and o.available_at <= statement_timestamp()
-        and (p_crashed is null or o.crashes = 0) order by o.available_at limit p_limit for update skip locked;
+        and (p_crashed is null or o.crashes = 0) and o.id <> all (v_skipped)
+      order by o.available_at limit p_limit for update skip locked;
   end if;
   -- a loop fetches, and so locks, little more than it returns
   loop
@@ -64,11 +67,13 @@ begin
       o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token
     into event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id,
       payload, idempotency_key, trace_context, attempts, handler_failures, crashes, claim_token;
+    if claim_token is null then
+      raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+    end if;
     handled := array(select h.handler_name from core.event_handled h
                      where h.handler_name = any (p_handlers) and h.idempotency_key = v_row.idempotency_key);
     return next;
-    v_bytes := v_bytes + case when pg_column_compression(v_row.payload) is null then pg_column_size(v_row.payload)
-                              else octet_length(v_row.payload::text) end;
+    v_bytes := v_bytes + core.payload_bytes(v_row.payload) + core.payload_bytes(handler_failures);
     exit when v_bytes >= 16777216;
   end loop;
   close v_due;

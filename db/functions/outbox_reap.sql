@@ -1,8 +1,9 @@
 -- core.outbox_reap(p_limit, p_after, p_grace) makes pending again what dead workers held, of all generations and types:
 -- rows in flight whose lease has run out, and rows in the journals of workers that have had no session for p_grace
 -- seconds. It takes up to p_limit rows, in the order of their ids, after p_after, and returns a line for each. A row
--- that cannot be written is returned as not reaped, with the error as reason. It passes over rows that others have
--- locked. Fewer than p_limit lines mean that no more follow. One caller runs at a time; the others get nothing.
+-- that cannot be written is given up (core.outbox_give_up), and returned as not reaped, with the error as reason. It
+-- passes over rows that others have locked. Fewer than p_limit lines mean that no more follow. One caller runs at a
+-- time; the others get nothing.
 --
 -- Which rows a crash is charged to (crashes): if the worker ran a row that had crashes before, that row; otherwise
 -- every row that it held, because each may have ended it. None, if the server was started since, or if the worker has
@@ -19,6 +20,7 @@ declare
   v_held record;
   v_row core.outbox;
   v_restarted boolean;
+  v_available_at timestamptz;
   v_lines integer := 0;
   v_counted boolean;
   v_charged boolean;
@@ -26,6 +28,7 @@ declare
   v_blamed text[] := '{}';
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
+  v_skipped uuid[] := array(select q.id from core.quarantined_events q);
   v_xid xid8;
 begin
   if p_limit is null or p_limit not between 1 and 1000 then
@@ -42,11 +45,12 @@ begin
       (select o.id, o.occurred_at, o.status, o.crashes,
         coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
         not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
-       from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+       from core.outbox o where o.status = 'in_flight' and o.deleted_at is null and o.id <> all (v_skipped)
        union all
        select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, g.due
        from gone g join core.claim_journal j on j.worker_id = g.worker_id join core.outbox o on o.id = any (j.ids)
-       where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at),
+       where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at
+         and o.id <> all (v_skipped)),
     together as materialized
       -- of several rows with crashes the latest ran: a process has lost the lease of one before it claims the next
       (select h.*, count(*) over w = 1 as alone,
@@ -97,8 +101,11 @@ begin
           failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
             'reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
             'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
-      where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
-      if not found then raise exception 'a trigger keeps the row as it is'; end if;
+      where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.available_at into v_available_at;
+      if v_available_at is null or v_available_at = v_row.available_at then
+        raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+      end if;
+      set constraints all immediate;
       reaped := true;
       v_ids := v_ids || v_row.id;
       v_channels := v_channels || v_row.channel;
@@ -108,6 +115,10 @@ begin
       reason := sqlstate || ': ' || sqlerrm;
       crashes := v_row.crashes;
       failed := false;
+      if core.row_fault(sqlstate) then
+        failed := core.outbox_give_up(v_row.id, v_row.occurred_at, v_row.claim_token, reason) = 'failed';
+        v_skipped := v_skipped || v_row.id;
+      end if;
     end;
     return next;
     v_lines := v_lines + 1;
@@ -119,7 +130,8 @@ begin
   update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
   -- the rest of an entry is settled or free again, and claims need not pass over it
   update core.claim_journal j set ids = array(select o.id from core.outbox o
-    where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
+    where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at
+    and o.id <> all (v_skipped))
   from core.workers w
   where w.worker_id = j.worker_id and cardinality(j.ids) > 0
     and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id);
@@ -127,7 +139,7 @@ begin
   where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id)
     and not exists (select from core.claim_journal j where j.worker_id = w.worker_id and cardinality(j.ids) > 0)
     and not exists (select from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
-      and starts_with(o.claimed_by, w.worker_id::text));
+      and starts_with(o.claimed_by, w.worker_id::text) and o.id <> all (v_skipped));
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;

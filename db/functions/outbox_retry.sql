@@ -10,6 +10,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set jit = off as $$
 declare
   v_channel text;
+  v_available_at timestamptz;
 begin
   if p_delay is null or p_delay < 0 or p_delay > 86400 then
     raise exception 'p_delay %: must be from 0 to 86400 seconds', p_delay using errcode = 'invalid_parameter_value';
@@ -22,7 +23,10 @@ begin
       available_at = clock_timestamp() + make_interval(secs => p_delay),
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
-  where o.id = p_id and o.occurred_at = p_occurred_at;
+  where o.id = p_id and o.occurred_at = p_occurred_at returning o.available_at into v_available_at;
+  if v_available_at is null or v_available_at = p_available_at then
+    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+  end if;
   perform pg_notify(v_channel, p_id::text);
   return true;
 end

@@ -21,7 +21,8 @@ begin
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'in_flight' and o.deleted_at is null
     and o.claim_token = p_token and core.lease_holds(o.claimed_at, o.lease_seconds)
   returning o.channel into v_channel;
-  if not found then return false; end if;
+  perform core.lease_settled(array[p_id], array[p_occurred_at], array[p_token]);
+  if v_channel is null then return false; end if;
   perform pg_notify(v_channel, p_id::text);
   return true;
 end

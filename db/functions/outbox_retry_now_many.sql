@@ -1,8 +1,9 @@
 -- core.outbox_retry_now_many(p_event_ids, p_retried_by, p_occurred_ats) makes up to 1000 pending events due at once
--- that wait for a later time, after a failure or as they were scheduled: what core.outbox_retry_now does to one. Which
--- are passed over: core.operated_rows. A row that a worker holds is never stamped again: its dispatch is known by the
--- time it was due. Returns what is due now, and whether it was tried before (core.tried) or is one that its producer
--- scheduled. Refuses malformed arguments (SP030). Wakes each channel once. Writes core.outbox, core.operator_actions.
+-- that wait for a later time, after a failure or as they were scheduled, and lets workers try quarantined ones again:
+-- what core.outbox_retry_now does to one. Which are passed over: core.operated_rows. A row that a worker holds is never
+-- stamped again: its dispatch is known by the time it was due. Returns what is due now, and whether it was tried before
+-- (core.tried) or is one that its producer scheduled. Refuses malformed arguments (SP030). Wakes each channel once.
+-- Writes core.outbox, core.quarantined_events, core.operator_actions.
 create function core.outbox_retry_now_many(p_event_ids uuid[], p_retried_by text default null,
   p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz, tried boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -14,14 +15,30 @@ declare
   v_ats timestamptz[];
   v_channels text[];
   v_tried boolean[];
+  v_freed uuid[];
 begin
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('retry_now', p_event_ids, p_occurred_ats) r;
-  with written as
+  with freed as (delete from core.quarantined_events q using unnest(v_ids, v_ats) as k(id, occurred_at)
+    where q.id = k.id and q.occurred_at = k.occurred_at returning q.id)
+  select coalesce(array_agg(f.id), '{}') into v_freed from freed f;
+  begin
+    update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
+    where o.id = any (v_freed) and o.id = k.id and o.occurred_at = k.occurred_at and o.status = 'pending';
+  exception when others then
+    null; -- they still cannot be written, and a poll finds them
+  end;
+  with restamped as
     (update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
      -- the ids as an array, too, so that no plan begins at the outbox
-     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-     returning o.id, o.occurred_at, o.channel, core.tried(o.attempts, o.last_error) as tried)
+     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at and o.id <> all (v_freed)
+     returning o.id, o.occurred_at, o.channel, core.tried(o.attempts, o.last_error) as tried),
+  written as
+    (select * from restamped
+     union all
+     select o.id, o.occurred_at, o.channel, true
+     from core.outbox o join unnest(v_ids, v_ats) as k(id, occurred_at) using (id, occurred_at)
+     where o.id = any (v_freed))
   select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'),
     coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.tried), '{}')
   into v_ids, v_ats, v_channels, v_tried from written w;

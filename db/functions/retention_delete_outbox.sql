@@ -1,5 +1,6 @@
 -- core.retention_delete_outbox(p_after, p_limit) deletes settled events whose tombstone is past the grace, by its time.
--- A step of core.retention_sweep. Writes core.outbox.
+-- Also what core.quarantined_events says of rows that are settled or gone. A step of core.retention_sweep. Writes
+-- core.outbox, core.quarantined_events.
 create function core.retention_delete_outbox(p_after text[], p_limit integer) returns table (rows bigint, next text[])
 language plpgsql volatile as $$
 declare
@@ -7,6 +8,9 @@ declare
   v_rows tid[];
   v_ids uuid[];
 begin
+  delete from core.quarantined_events q where not exists (select from core.outbox o
+    where o.id = q.id and o.occurred_at = q.occurred_at and o.status in ('pending', 'in_flight')
+      and o.deleted_at is null);
   select array_agg(l.ctid), array_agg(l.id), case when count(*) = p_limit then array[max(l.deleted_at)::text] end
   into v_rows, v_ids, next from (select o.ctid, o.id, o.deleted_at from core.outbox o
         where o.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over

@@ -18,33 +18,182 @@ create table core.paused_types (
 comment on table core.paused_types is 'Event types whose rows a generation does not claim until core.event_type_resume';
 grant select on core.paused_types to spectral_operator;
 
+-- Undelivered events whose rows can neither be handled nor be marked as failed.
+create table core.quarantined_events (
+  id uuid not null,
+  occurred_at timestamptz not null,
+  event_type text not null,
+  generation bigint not null,
+  reason text not null,
+  quarantined_at timestamptz not null default clock_timestamp(),
+  constraint quarantined_events_pk primary key (id, occurred_at)
+);
+comment on table core.quarantined_events is
+  'Events whose rows cannot be written, because a trigger or constraint rejects it; no worker claims them until '
+    'core.outbox_retry_now';
+create index quarantined_events_of_type on core.quarantined_events (generation, event_type);
+grant select on core.quarantined_events to spectral_operator;
+
 -- +goose StatementBegin
+create function core.payload_bytes(p_payload jsonb, p_refuse boolean default true) returns bigint
+language plpgsql immutable as $$
+declare
+  c_most constant bigint := 67108864;
+  c_few constant bigint := 16384; -- with so few numbers in it, the text is no danger
+  c_long constant jsonpath := 'strict $.** ? (@ > 1e100 || @ < -1e100 || (@ < 1e-100 && @ > -1e-100 && @ != 0))';
+  v_bytes bigint := pg_column_size(p_payload || '{}'); -- not compressed
+  v_number jsonb;
+begin
+  if v_bytes > c_few and v_bytes <= c_most then
+    begin
+      if p_payload @? c_long then
+        for v_number in select n from jsonb_path_query(p_payload, c_long) n loop
+          v_bytes := v_bytes + octet_length(v_number::text);
+          exit when v_bytes > c_most;
+        end loop;
+      end if;
+    exception when statement_too_complex then
+      null; -- nested too deeply for a path; the text can be made
+    end;
+  end if;
+  if v_bytes > c_most and p_refuse then
+    raise exception 'the payload or handler_failures has more than % bytes as text', c_most
+      using errcode = 'program_limit_exceeded';
+  end if;
+  return v_bytes;
+end
+$$;
+create function core.row_fault(p_sqlstate text) returns boolean
+language plpgsql immutable as $$
+begin
+  return left(p_sqlstate, 2) not in ('08', '40', '53', '57', '58') and p_sqlstate not in ('25006', '55P03');
+end
+$$;
+create function core.quarantined(p_generation bigint, p_event_type text default null) returns uuid[]
+language plpgsql stable as $$
+begin
+  return array(select q.id from core.quarantined_events q
+    where q.generation = p_generation and (p_event_type is null or q.event_type = p_event_type));
+end
+$$;
+create function core.outbox_give_up(p_id uuid, p_occurred_at timestamptz, p_token uuid, p_reason text) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
+declare
+  v_row record;
+  v_status text;
+  v_reason constant text := left(p_reason, 1500); -- that fits into last_error, whatever its letters
+begin
+  select o.event_type, o.generation into v_row from core.outbox o
+  where o.id = p_id and o.occurred_at = p_occurred_at and o.deleted_at is null
+    and case when p_token is null then o.status = 'pending' else o.status = 'in_flight' and o.claim_token = p_token end
+  for update skip locked;
+  if not found then return null; end if;
+  begin
+    update core.outbox o set status = 'failed', claim_token = null, claimed_by = null, lease_handler = null,
+        claimed_at = clock_timestamp(), last_error = 'RowFault: outbox: ' || v_reason,
+        first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
+    where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
+    if v_status is distinct from 'failed' then
+      raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+    end if;
+    set constraints all immediate; -- a deferred one would fail the commit
+    delete from core.quarantined_events q where q.id = p_id and q.occurred_at = p_occurred_at;
+    return 'failed';
+  exception when others then
+    if not core.row_fault(sqlstate) then raise; end if;
+    insert into core.quarantined_events (id, occurred_at, event_type, generation, reason)
+    values (p_id, p_occurred_at, v_row.event_type, v_row.generation,
+      v_reason || '; and it cannot be failed: ' || left(sqlstate || ': ' || sqlerrm, 500))
+    on conflict (id, occurred_at) do nothing;
+    return 'quarantined';
+  end;
+end
+$$;
+create function core.outbox_isolate(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
+  p_crashed boolean, p_leased boolean) returns table (event_id uuid, outcome text, reason text)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+#variable_conflict use_column
+declare
+  v_start constant timestamptz := clock_timestamp();
+  v_skipped constant uuid[] := core.quarantined(p_generation, p_event_type);
+  v_row record;
+  v_token uuid;
+  v_usable boolean;
+begin
+  for v_row in
+    select o.id, o.occurred_at from core.outbox o
+    where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending' and o.deleted_at is null
+      and o.available_at <= statement_timestamp() and (o.crashes > 0) = p_crashed
+      and (p_crashed or o.available_at >= p_watermark) and o.id <> all (v_skipped)
+    order by o.available_at limit p_limit for update skip locked loop
+    v_usable := false;
+    begin
+      perform case when core.payload_bytes(o.payload) + core.payload_bytes(o.handler_failures) > 0
+        then octet_length(o.payload::text) + octet_length(o.handler_failures::text)::bigint end
+      from core.outbox o where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
+      if not isfinite(v_row.occurred_at) then raise exception 'occurred_at is %', v_row.occurred_at; end if;
+      if p_leased then
+        update core.outbox o set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(),
+            claimed_by = 'probe', attempts = least(o.attempts + 1, 1000000000)
+        where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.claim_token into v_token;
+        if v_token is null then
+          raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+        end if;
+        set constraints all immediate;
+        v_usable := true;
+        raise exception 'undo';
+      end if;
+      v_usable := true;
+    exception when others then
+      if not v_usable and core.row_fault(sqlstate) then
+        event_id := v_row.id;
+        reason := sqlstate || ': ' || sqlerrm;
+        outcome := core.outbox_give_up(v_row.id, v_row.occurred_at, null, reason);
+        return next;
+      end if;
+    end;
+    exit when outcome is not null and clock_timestamp() > v_start + interval '1 second';
+  end loop;
+end
+$$;
 create function core.outbox_poll(p_generation bigint, p_event_types text[],
   p_watermarks timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
   crashed boolean)
-language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set jit = off as $$
-  select t.event_type,
-         (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
-            and o.status = 'pending' and o.deleted_at is null
-            and o.available_at >= t.watermark and o.available_at <= statement_timestamp()
-          order by o.available_at limit 1),
-         extract(epoch from
-           (select o.available_at from core.outbox o
-            where o.generation = p_generation and o.event_type = t.event_type
-              and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()
-            order by o.available_at limit 1) - statement_timestamp())::double precision,
-         exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
-                   and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-                   and o.available_at <= statement_timestamp())
-  from unnest(p_event_types, p_watermarks) as t(event_type, watermark)
-  where not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type)
+language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  v_skipped constant uuid[] := core.quarantined(p_generation);
+begin
+  return query
+    select t.event_type,
+           (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
+              and o.status = 'pending' and o.deleted_at is null
+              and o.available_at >= t.watermark and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
+            order by o.available_at limit 1),
+           extract(epoch from
+             (select o.available_at from core.outbox o
+              where o.generation = p_generation and o.event_type = t.event_type
+                and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()
+                and o.id <> all (v_skipped)
+              order by o.available_at limit 1) - statement_timestamp())::double precision,
+           exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
+                     and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
+                     and o.available_at <= statement_timestamp() and o.id <> all (v_skipped))
+    from unnest(p_event_types, p_watermarks) as t(event_type, watermark)
+    where not exists
+      (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type);
+end
 $$;
 create function core.outbox_watermark(p_generation bigint, p_event_type text,
   p_watermark timestamptz) returns table (oldest timestamptz, lowest_running bigint, sampled_at timestamptz,
     sample_id bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+declare
+  v_skipped constant uuid[] := core.quarantined(p_generation, p_event_type);
 begin
   if pg_current_xact_id_if_assigned() is not null then
     raise exception 'core.outbox_watermark: this transaction took its id before the time could be read'
@@ -55,6 +204,7 @@ begin
   select pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
          (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
             and o.status = 'pending' and o.deleted_at is null and o.available_at >= p_watermark
+            and o.id <> all (v_skipped)
           order by o.available_at limit 1) into lowest_running, oldest;
   return next;
 end
@@ -78,7 +228,7 @@ begin
   if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
     return;
   end if;
-  v_suspects := core.claim_suspects(p_worker);
+  v_suspects := core.claim_suspects(p_worker, p_generation, p_event_type);
   if p_crashed then
     return query
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
@@ -93,8 +243,10 @@ begin
       idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, v_size in
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
            o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
-           case when pg_column_compression(o.payload) is null then pg_column_size(o.payload)
-             else octet_length(o.payload::text) end
+           case when pg_column_compression(o.payload) is null and pg_column_size(o.payload) <= 16384
+             then pg_column_size(o.payload) else core.payload_bytes(o.payload) end
+             + case when pg_column_size(o.handler_failures) <= 200 then 0
+                 else core.payload_bytes(o.handler_failures) end
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
@@ -115,10 +267,11 @@ declare
   v_to timestamptz;
 begin
   select min(t), max(t) into v_from, v_to from unnest(p_occurred_ats) as t;
-  update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
-  where o.id = any (p_ids) and o.occurred_at between v_from and v_to
-    and case when o.status = 'pending' then o.deleted_at is null else false end;
-  get diagnostics v_settled = row_count;
+  with written as
+    (update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
+     where o.id = any (p_ids) and o.occurred_at between v_from and v_to
+       and case when o.status = 'pending' then o.deleted_at is null else false end returning o.status)
+  select count(*) filter (where w.status = 'delivered') into v_settled from written w;
   return v_settled;
 end
 $$;
@@ -128,6 +281,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set jit = off as $$
 declare
   v_channel text;
+  v_available_at timestamptz;
 begin
   if p_delay is null or p_delay < 0 or p_delay > 86400 then
     raise exception 'p_delay %: must be from 0 to 86400 seconds', p_delay using errcode = 'invalid_parameter_value';
@@ -140,7 +294,10 @@ begin
       available_at = clock_timestamp() + make_interval(secs => p_delay),
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
-  where o.id = p_id and o.occurred_at = p_occurred_at;
+  where o.id = p_id and o.occurred_at = p_occurred_at returning o.available_at into v_available_at;
+  if v_available_at is null or v_available_at = p_available_at then
+    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+  end if;
   perform pg_notify(v_channel, p_id::text);
   return true;
 end
@@ -149,6 +306,8 @@ create function core.outbox_fail(p_id uuid, p_occurred_at timestamptz, p_availab
   p_handler_failures jsonb) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
+declare
+  v_status text;
 begin
   perform from core.outbox o
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'pending' and o.deleted_at is null
@@ -157,18 +316,23 @@ begin
   update core.outbox o set status = 'failed', attempts = o.attempts + 1, claimed_at = clock_timestamp(),
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
-  where o.id = p_id and o.occurred_at = p_occurred_at;
+  where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
+  if v_status is distinct from 'failed' then
+    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+  end if;
   return true;
 end
 $$;
 -- +goose StatementEnd
 grant execute on function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
-  core.outbox_retry, core.outbox_fail to spectral_worker;
+  core.outbox_retry, core.outbox_fail, core.outbox_give_up, core.outbox_isolate to spectral_worker;
+grant execute on function core.payload_bytes to spectral_operator;
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
-select core.require_empty('core.paused_types');
+select core.require_empty('core.paused_types', 'core.quarantined_events');
 drop function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
-  core.outbox_retry, core.outbox_fail;
-drop table core.paused_types;
+  core.outbox_retry, core.outbox_fail, core.outbox_isolate, core.outbox_give_up, core.quarantined, core.row_fault,
+  core.payload_bytes;
+drop table core.quarantined_events, core.paused_types;

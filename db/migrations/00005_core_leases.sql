@@ -15,6 +15,7 @@ as $$
            least(greatest(o.claimed_at, timestamptz '2000-01-01 00:00:00+00'), clock_timestamp() + interval '1 day')
            - clock_timestamp()) + o.lease_seconds, 0))::double precision
   from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+    and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
 $$;
 create function core.server_restarted(p_since timestamptz) returns boolean language sql stable as $$
   select p_since < pg_postmaster_start_time()
@@ -29,6 +30,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
+  v_skipped constant uuid[] := core.quarantined(p_generation, p_event_type);
   v_due refcursor;
   v_row record;
   v_bytes bigint := 0;
@@ -55,14 +57,16 @@ begin
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp() order by o.available_at limit p_limit for update skip locked;
+        and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
+      order by o.available_at limit p_limit for update skip locked;
   else
     open v_due for
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
         and o.available_at >= p_watermark and o.available_at <= statement_timestamp()
-        and (p_crashed is null or o.crashes = 0) order by o.available_at limit p_limit for update skip locked;
+        and (p_crashed is null or o.crashes = 0) and o.id <> all (v_skipped)
+      order by o.available_at limit p_limit for update skip locked;
   end if;
   loop
     fetch v_due into v_row;
@@ -75,11 +79,13 @@ begin
       o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token
     into event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id,
       payload, idempotency_key, trace_context, attempts, handler_failures, crashes, claim_token;
+    if claim_token is null then
+      raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+    end if;
     handled := array(select h.handler_name from core.event_handled h
                      where h.handler_name = any (p_handlers) and h.idempotency_key = v_row.idempotency_key);
     return next;
-    v_bytes := v_bytes + case when pg_column_compression(v_row.payload) is null then pg_column_size(v_row.payload)
-                              else octet_length(v_row.payload::text) end;
+    v_bytes := v_bytes + core.payload_bytes(v_row.payload) + core.payload_bytes(handler_failures);
     exit when v_bytes >= 16777216;
   end loop;
   close v_due;
@@ -108,17 +114,32 @@ set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
        and case when o.status = 'in_flight' then o.deleted_at is null else false end
        and o.claim_token = g.token and core.lease_holds(o.claimed_at, o.lease_seconds))
 $$;
+create function core.lease_settled(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns void
+language plpgsql volatile as $$
+begin
+  if exists (select from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
+      join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at where o.id = any (p_ids)
+      and case when o.status = 'in_flight' then o.deleted_at is null else false end
+      and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds)) then
+    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+  end if;
+end
+$$;
 create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestamptz[],
   p_tokens uuid[]) returns setof uuid
-language sql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
-  update core.outbox o
-  set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null,
-    lease_handler = null
-  from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
-  where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-    and case when o.status = 'in_flight' then o.deleted_at is null else false end
-    and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds) returning k.token
+begin
+  return query
+    update core.outbox o
+    set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null,
+      lease_handler = null
+    from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
+    where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+      and case when o.status = 'in_flight' then o.deleted_at is null else false end
+      and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds) returning k.token;
+  perform core.lease_settled(p_ids, p_occurred_ats, p_tokens);
+end
 $$;
 create function core.outbox_retry_leased(p_id uuid, p_occurred_at timestamptz, p_delay double precision,
   p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid) returns boolean
@@ -140,7 +161,8 @@ begin
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'in_flight' and o.deleted_at is null
     and o.claim_token = p_token and core.lease_holds(o.claimed_at, o.lease_seconds)
   returning o.channel into v_channel;
-  if not found then return false; end if;
+  perform core.lease_settled(array[p_id], array[p_occurred_at], array[p_token]);
+  if v_channel is null then return false; end if;
   perform pg_notify(v_channel, p_id::text);
   return true;
 end
@@ -149,6 +171,8 @@ create function core.outbox_fail_leased(p_id uuid, p_occurred_at timestamptz, p_
   p_handler_failures jsonb, p_counted boolean, p_token uuid) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
+declare
+  v_status text;
 begin
   update core.outbox o
   set status = 'failed', claim_token = null, claimed_by = null, lease_handler = null, claimed_at = clock_timestamp(),
@@ -156,8 +180,10 @@ begin
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'in_flight' and o.deleted_at is null
-    and o.claim_token = p_token and core.lease_holds(o.claimed_at, o.lease_seconds);
-  return found;
+    and o.claim_token = p_token and core.lease_holds(o.claimed_at, o.lease_seconds)
+  returning o.status into v_status;
+  perform core.lease_settled(array[p_id], array[p_occurred_at], array[p_token]);
+  return v_status is not null;
 end
 $$;
 create function core.outbox_release(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
@@ -195,6 +221,6 @@ reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
-drop function core.lease_holds, core.lease_expires_in, core.server_restarted, core.outbox_lease,
+drop function core.lease_holds, core.lease_settled, core.lease_expires_in, core.server_restarted, core.outbox_lease,
   core.outbox_heartbeat, core.outbox_deliver_leased, core.outbox_retry_leased, core.outbox_fail_leased,
     core.outbox_release;

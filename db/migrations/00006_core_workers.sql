@@ -89,13 +89,18 @@ begin
   set ids = p_ids, claimed_at = clock_timestamp();
 end
 $$;
-create function core.claim_suspects(p_worker uuid) returns uuid[] language plpgsql volatile as $$
+create function core.claim_suspects(p_worker uuid, p_generation bigint, p_event_type text) returns uuid[]
+language plpgsql volatile as $$
 begin
   return (
     with gone as materialized
       (select w.worker_id from core.workers w where w.worker_id is distinct from p_worker
         and core.worker_gone(w.session_id))
-    select array_agg(i.id) from gone g join core.claim_journal j on j.worker_id = g.worker_id, unnest(j.ids) as i(id));
+    select array_agg(s.id) from
+      (select i.id from gone g join core.claim_journal j on j.worker_id = g.worker_id, unnest(j.ids) as i(id)
+       union all
+       select q.id from core.quarantined_events q
+       where q.generation = p_generation and (p_event_type is null or q.event_type = p_event_type)) s);
 end
 $$;
 create function core.workers_probe(p_worker uuid, p_grace double precision) returns double precision
@@ -121,6 +126,7 @@ declare
   v_held record;
   v_row core.outbox;
   v_restarted boolean;
+  v_available_at timestamptz;
   v_lines integer := 0;
   v_counted boolean;
   v_charged boolean;
@@ -128,6 +134,7 @@ declare
   v_blamed text[] := '{}';
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
+  v_skipped uuid[] := array(select q.id from core.quarantined_events q);
   v_xid xid8;
 begin
   if p_limit is null or p_limit not between 1 and 1000 then
@@ -144,11 +151,12 @@ begin
       (select o.id, o.occurred_at, o.status, o.crashes,
         coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
         not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
-       from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+       from core.outbox o where o.status = 'in_flight' and o.deleted_at is null and o.id <> all (v_skipped)
        union all
        select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, g.due
        from gone g join core.claim_journal j on j.worker_id = g.worker_id join core.outbox o on o.id = any (j.ids)
-       where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at),
+       where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at
+         and o.id <> all (v_skipped)),
     together as materialized
       (select h.*, count(*) over w = 1 as alone,
               first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last,
@@ -196,8 +204,11 @@ begin
           failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
             'reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
             'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
-      where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
-      if not found then raise exception 'a trigger keeps the row as it is'; end if;
+      where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.available_at into v_available_at;
+      if v_available_at is null or v_available_at = v_row.available_at then
+        raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+      end if;
+      set constraints all immediate;
       reaped := true;
       v_ids := v_ids || v_row.id;
       v_channels := v_channels || v_row.channel;
@@ -207,6 +218,10 @@ begin
       reason := sqlstate || ': ' || sqlerrm;
       crashes := v_row.crashes;
       failed := false;
+      if core.row_fault(sqlstate) then
+        failed := core.outbox_give_up(v_row.id, v_row.occurred_at, v_row.claim_token, reason) = 'failed';
+        v_skipped := v_skipped || v_row.id;
+      end if;
     end;
     return next;
     v_lines := v_lines + 1;
@@ -216,7 +231,8 @@ begin
     from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
   update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
   update core.claim_journal j set ids = array(select o.id from core.outbox o
-    where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
+    where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at
+    and o.id <> all (v_skipped))
   from core.workers w
   where w.worker_id = j.worker_id and cardinality(j.ids) > 0
     and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id);
@@ -224,7 +240,7 @@ begin
   where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id)
     and not exists (select from core.claim_journal j where j.worker_id = w.worker_id and cardinality(j.ids) > 0)
     and not exists (select from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
-      and starts_with(o.claimed_by, w.worker_id::text));
+      and starts_with(o.claimed_by, w.worker_id::text) and o.id <> all (v_skipped));
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;

@@ -134,6 +134,13 @@ begin
       column = 'event_id', hint = format('first: `workers events undiscard %1$s`, or: '
         'select core.outbox_undiscard(%1$L, <who>)', p_event_id);
   end if;
+  if v_row.status in ('pending', 'in_flight') and exists
+    (select from core.quarantined_events q where q.id = p_event_id and q.occurred_at = v_row.occurred_at) then
+    if p_action = 'retry_now' then return v_row.occurred_at; end if;
+    raise exception 'event %: is quarantined: its row could not be read or written', p_event_id
+      using errcode = 'SP032', column = 'event_id', hint = format('remove what rejects it; then `workers events '
+        'retry-now %1$s`, or: select core.outbox_retry_now(%1$L)', p_event_id);
+  end if;
   if p_action = 'retry_now' then
     if v_row.status <> 'pending' then
       raise exception 'event %: is %, not pending', p_event_id, v_row.status
@@ -211,8 +218,11 @@ begin
                when 'undiscard' then o.discarded_at is not null
                  and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
-               when 'retry_now' then o.status = 'pending' and o.deleted_at is null
-                 and o.available_at > clock_timestamp() end for update of o skip locked) o;
+               when 'retry_now' then o.deleted_at is null
+                 and (o.status = 'pending' and o.available_at > clock_timestamp()
+                 or o.status in ('pending', 'in_flight')
+                   and exists (select from core.quarantined_events q
+                     where q.id = o.id and q.occurred_at = o.occurred_at)) end for update of o skip locked) o;
 end
 $$;
 create function core.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text default null,
@@ -461,13 +471,29 @@ declare
   v_ats timestamptz[];
   v_channels text[];
   v_tried boolean[];
+  v_freed uuid[];
 begin
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('retry_now', p_event_ids, p_occurred_ats) r;
-  with written as
+  with freed as (delete from core.quarantined_events q using unnest(v_ids, v_ats) as k(id, occurred_at)
+    where q.id = k.id and q.occurred_at = k.occurred_at returning q.id)
+  select coalesce(array_agg(f.id), '{}') into v_freed from freed f;
+  begin
+    update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
+    where o.id = any (v_freed) and o.id = k.id and o.occurred_at = k.occurred_at and o.status = 'pending';
+  exception when others then
+    null; -- they still cannot be written, and a poll finds them
+  end;
+  with restamped as
     (update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
-     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-     returning o.id, o.occurred_at, o.channel, core.tried(o.attempts, o.last_error) as tried)
+     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at and o.id <> all (v_freed)
+     returning o.id, o.occurred_at, o.channel, core.tried(o.attempts, o.last_error) as tried),
+  written as
+    (select * from restamped
+     union all
+     select o.id, o.occurred_at, o.channel, true
+     from core.outbox o join unnest(v_ids, v_ats) as k(id, occurred_at) using (id, occurred_at)
+     where o.id = any (v_freed))
   select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'),
     coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.tried), '{}')
   into v_ids, v_ats, v_channels, v_tried from written w;

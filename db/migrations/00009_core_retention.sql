@@ -116,6 +116,9 @@ declare
   v_rows tid[];
   v_ids uuid[];
 begin
+  delete from core.quarantined_events q where not exists (select from core.outbox o
+    where o.id = q.id and o.occurred_at = q.occurred_at and o.status in ('pending', 'in_flight')
+      and o.deleted_at is null);
   select array_agg(l.ctid), array_agg(l.id), case when count(*) = p_limit then array[max(l.deleted_at)::text] end
   into v_rows, v_ids, next from (select o.ctid, o.id, o.deleted_at from core.outbox o
         where o.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over

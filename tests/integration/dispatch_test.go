@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -222,4 +223,89 @@ func aTxIsRevokedWhenItsHandlerReturns(b *bundle) {
 	if _, err := (<-revoked).Exec(b.ctx, "select 1"); !errors.Is(err, pgtx.ErrTxOver) {
 		b.Fatalf("the Tx still works: %v", err)
 	}
+}
+
+// Rows that cannot be read or written, whatever the reason, keep no other row of their type waiting. They end as
+// failed, or, where a trigger lets nothing write them, in quarantine, until an operator takes them out.
+func TestUnusableRows(t *testing.T) {
+	t.Run("row-locked", func(t *testing.T) { unusableRows(setup(t), subscription(effectHandler("platform.one"))) })
+	t.Run("leased", func(t *testing.T) {
+		unusableRows(setup(t), leasedSubscription(time.Hour, effectExecutor(executor1)))
+	})
+}
+
+func unusableRows(b *bundle, s events.Subscription) {
+	leased := s.Mode == events.Leased
+	delivered := map[bool]string{false: "failed", true: "delivered"}[leased] // a lease does not count beyond the limit
+	cases := []struct{ forge, mark, status, reason string }{
+		{`payload = ('{"n": [' || repeat('1e131071,', 8999) || '0]}')::jsonb`,
+			"", "failed", "more than 67108864 bytes"},
+		{`handler_failures = ('{"a": [' || repeat('-1e131071,', 8999) || '0]}')::jsonb`,
+			"", "failed", "more than 67108864 bytes"},
+		{"attempts = 1000000000", "", delivered, "outbox_attempts_range"},
+		{"", "rejected", "quarantined", "may not"},
+		{"", "rejected: delivered", "failed", "may not"},
+		{"", "suppressed", "quarantined", "keeps the row"},
+		{"", "suppressed: delivered", "failed", "keeps the row"},
+		{"", "kept", "quarantined", "keeps the row"},
+		{"", "kept: delivered", "failed", "keeps the row"},
+		{"", "rejected at commit", "quarantined", "not now"},
+		{"", "rejected at commit: delivered", "failed", "not now"},
+	}
+	b.exec("alter table core.outbox disable trigger outbox_notify") // no event is claimed before the updates
+	all := b.publishMany(2 * len(cases))
+	for i, c := range cases {
+		b.exec("update core.outbox set "+cmp.Or(c.forge, "trace_context = '"+c.mark+"'")+" where id = $1", all[i].EventID)
+	}
+	b.exec(`create function public.meddle() returns trigger language plpgsql as $$
+	begin
+		if split_part(old.trace_context, ': ', 2) in ('', new.status) then
+			case split_part(old.trace_context, ':', 1)
+				when 'rejected' then raise 'it may not be';
+				when 'suppressed' then return null;
+				when 'kept' then return old;
+				when 'rejected at commit' then
+					if tg_when = 'AFTER' then raise 'not now'; end if;
+				else
+			end case;
+		end if;
+		return new;
+	end $$;
+	create trigger meddle before update on core.outbox for each row when (old.trace_context <> '')
+		execute function public.meddle();
+	create constraint trigger meddle_late after update on core.outbox deferrable initially deferred for each row
+		when (old.trace_context <> '') execute function public.meddle()`)
+	l := b.startWorker(noPoll, s)
+	b.exec("alter table core.outbox enable trigger outbox_notify")
+	outcome := func(id uuid.UUID) (status, reason string) {
+		must(b.T, b.pool.QueryRow(b.ctx, `select case when q.id is null then o.status else 'quarantined' end,
+			coalesce(q.reason, o.last_error, '') from core.outbox o left join core.quarantined_events q using (id)
+			where o.id = $1`, id).Scan(&status, &reason))
+		return status, reason
+	}
+	final := make(map[uuid.UUID]bool)
+	for len(final) < len(all) {
+		if s := l.nextSettlement(); s.Outcome != dispatch.Retried {
+			final[s.Envelope.EventID] = true
+		}
+	}
+	for i, c := range cases {
+		status, reason := outcome(all[i].EventID)
+		if status != c.status || status != "delivered" && !strings.Contains(reason, c.reason) {
+			b.Errorf("%s%s: %s, want %s: %s", c.forge, c.mark, status, c.status, reason)
+		}
+		if status, reason := outcome(all[len(cases)+i].EventID); status != "delivered" {
+			b.Errorf("event %d beside them: %s: %s", i, status, reason)
+		}
+	}
+	b.exec("drop trigger meddle on core.outbox; drop trigger meddle_late on core.outbox")
+	freed := 0
+	for i, c := range cases {
+		if c.status == "quarantined" {
+			b.exec("select core.outbox_retry_now($1)", all[i].EventID)
+			freed++
+		}
+	}
+	b.exec("update core.outbox set claimed_at = '2020-01-01' where status = 'in_flight'") // the leases run out
+	l.awaitDelivered(freed)
 }

@@ -259,6 +259,7 @@ func TestClaimsPassWhatADeadWorkerHeld(t *testing.T) {
 }
 
 // What cannot be written, of an expired lease or of a dead worker's journal, keeps nothing beside or behind it waiting.
+// It is failed or quarantined.
 func TestReapPassesWhatItCannotWrite(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
@@ -266,20 +267,21 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 		create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'not row %',
 			new.payload ->> 'n'; end $$`)
 	const stuck, behind, limit = 12, 3, 5
-	for name, c := range map[string]struct{ prepare, reason string }{
-		"locked": {"", ""},
+	for name, c := range map[string]struct{ prepare, reason, left string }{
+		"locked": {"", "", "11 in flight, 0 failed, 0 quarantined"},
 		"refused by a constraint": {"alter table core.outbox add constraint stuck check (crashes = 0 or (payload ->> " +
 			"'n')::integer > 12) not valid",
-			`23514: new row for relation "outbox" violates check constraint "stuck"`},
+			`23514: new row for relation "outbox" violates check constraint "stuck"`,
+			"0 in flight, 12 failed, 0 quarantined"},
 		"refused by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload ->> " +
 			"'n')::integer <= 12) execute function public.refuse()",
-			"P0001: not row #"},
+			"P0001: not row #", "11 in flight, 0 failed, 12 quarantined"},
 		"kept as it is by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload " +
 			"->> 'n')::integer <= 12) execute function public.keep()",
-			"P0001: a trigger keeps the row as it is"},
+			"09000: a trigger or rule keeps the row as it is", "11 in flight, 0 failed, 12 quarantined"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			exec(t, d.admin, "delete from core.workers; delete from core.claim_journal")
+			exec(t, d.admin, "delete from core.workers; delete from core.claim_journal; delete from core.quarantined_events")
 			d.rows(t, stuck+behind, expired)
 			d.alter(t, 1, "status = 'pending', claim_token = null, attempts = 0")
 			d.alter(t, stuck+1, "status = 'pending', claim_token = null, attempts = 0")
@@ -305,9 +307,11 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 					t.Errorf("row %d: %+v", n, l)
 				}
 			}
-			d.run(t, line{"", "select count(*) filter (where status = 'pending' and crashes = 1), count(*) filter (where " +
-				"status = 'in_flight' and crashes = 0 and claim_token is not null) from core.outbox",
-				fmt.Sprint(behind, " ", stuck-1)},
+			d.run(t, line{"", "select format('%s reaped, %s in flight, %s failed, %s quarantined', count(*) filter (where " +
+				"status = 'pending' and crashes = 1), count(*) filter (where status = 'in_flight' and crashes = 0 and " +
+				"claim_token is not null), count(*) filter (where status = 'failed'), (select count(*) from " +
+				"core.quarantined_events)) from core.outbox", fmt.Sprintf("%d reaped, %s", behind, c.left)},
+				line{"worker", "select count(*) from core.outbox_reap()", "0"}, // nor is it looked at again
 				line{"superuser", "rollback", ""},
 				line{"", "update core.outbox set available_at = now() - interval '1 minute' where crashes = 1", ""})
 			// the journaled row is not claimed before it is reaped, and the others are

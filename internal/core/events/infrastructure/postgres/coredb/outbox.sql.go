@@ -126,6 +126,79 @@ func (q *Queries) Deliver(ctx context.Context, arg DeliverParams) (int32, error)
 	return settled, err
 }
 
+const giveUp = `-- name: GiveUp :one
+select coalesce(core.outbox_give_up($1::uuid, $2::timestamptz,
+  nullif($3::uuid, '00000000-0000-0000-0000-000000000000'), $4::text), '')::text as outcome
+`
+
+type GiveUpParams struct {
+	ID         uuid.UUID
+	OccurredAt time.Time
+	Token      uuid.UUID
+	Reason     string
+}
+
+// The nil UUID stands for no token. The empty text says that the row is not the worker's any more.
+func (q *Queries) GiveUp(ctx context.Context, arg GiveUpParams) (string, error) {
+	row := q.db.QueryRow(ctx, giveUp,
+		arg.ID,
+		arg.OccurredAt,
+		arg.Token,
+		arg.Reason,
+	)
+	var outcome string
+	err := row.Scan(&outcome)
+	return outcome, err
+}
+
+const isolate = `-- name: Isolate :many
+select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason
+from core.outbox_isolate($1::bigint, $2::text, $3::integer, $4::timestamptz,
+  $5::boolean, $6::boolean) as i
+`
+
+type IsolateParams struct {
+	Generation int64
+	EventType  string
+	RowLimit   int32
+	Watermark  time.Time
+	Crashed    bool
+	Leased     bool
+}
+
+type IsolateRow struct {
+	EventID uuid.UUID
+	Outcome string
+	Reason  string
+}
+
+func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow, error) {
+	rows, err := q.db.Query(ctx, isolate,
+		arg.Generation,
+		arg.EventType,
+		arg.RowLimit,
+		arg.Watermark,
+		arg.Crashed,
+		arg.Leased,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []IsolateRow
+	for rows.Next() {
+		var i IsolateRow
+		if err := rows.Scan(&i.EventID, &i.Outcome, &i.Reason); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const poll = `-- name: Poll :many
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed

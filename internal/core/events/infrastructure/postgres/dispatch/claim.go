@@ -67,7 +67,12 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 		err = runBatch(ctx, t, batch, &result)
 	} else {
 		result.left = len(rows) - 1
-		err = (&singleRun{tx: t, row: rows[0], checkDeferred: how.checkDeferred}).run(ctx, &result)
+		if err = (&singleRun{tx: t, row: rows[0], checkDeferred: how.checkDeferred}).run(ctx, &result); err != nil {
+			t.End()
+			if c.GiveUp(ctx, rows[0], err) {
+				return result, nil
+			}
+		}
 	}
 	result.settled = t.Settled
 	return result, err
@@ -83,7 +88,7 @@ func claimRows(ctx context.Context, t *Tx, how claim) ([]Row, error) {
 		Watermark: c.Watermark.Get(), Worker: c.Journal.Worker, Crashed: how.crashed,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim %s: %w", c.Subscription.EventType, err)
+		return nil, fmt.Errorf("%w %s: %w", ErrClaim, c.Subscription.EventType, err)
 	}
 	rows := make([]Row, len(found))
 	for i, r := range found {

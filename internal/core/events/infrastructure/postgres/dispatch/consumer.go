@@ -170,9 +170,12 @@ func (c *Consumer) logSettlement(ctx context.Context, s Settlement) {
 	for name, class := range s.classes {
 		attributes := append(logEnvelope(s.Envelope),
 			pgtx.LogHandler, name, pgtx.LogErrorClass, class, pgtx.LogAttempts, s.Attempts)
-		if s.Outcome == Failed {
-			c.Log.ErrorContext(ctx, "event failed", append(attributes, pgtx.LogSee, pgtx.ShowCommand(s.Envelope.EventID))...)
-		} else {
+		switch see := append(attributes, pgtx.LogSee, pgtx.ShowCommand(s.Envelope.EventID)); s.Outcome {
+		case Failed:
+			c.Log.ErrorContext(ctx, "event failed", see...)
+		case Quarantined:
+			c.Log.ErrorContext(ctx, "event quarantined: its row cannot be written, and no worker claims it", see...)
+		default:
 			level := slog.LevelWarn
 			if s.waiting {
 				level = slog.LevelDebug

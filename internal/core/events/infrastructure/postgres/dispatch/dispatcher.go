@@ -64,6 +64,9 @@ func (d *dispatcher) runUntilEmpty(ctx context.Context, entry *journal.Entry) {
 		if err != nil {
 			d.interrupted(now)
 			emptied = false
+			if c.Isolate(ctx, err, now.limit, now.crashed) {
+				continue
+			}
 			if ctx.Err() == nil {
 				c.TryLater(ctx, wait.Next(), c.Stop, err)
 			} else if result.rows > 0 {

@@ -22,6 +22,8 @@ const (
 	Retried   Outcome = "retried"  // pending again, due after Delay
 	Failed    Outcome = "failed"   // a dead letter
 	Released  Outcome = "released" // a lease was given back: pending again, nothing counted
+	// Quarantined is a row that can neither be handled nor be marked as failed: no worker claims it.
+	Quarantined Outcome = "quarantined"
 )
 
 // Settlement is the committed outcome of one row's dispatch.
@@ -48,10 +50,10 @@ func deliver(ctx context.Context, t *Tx, rows []Row) error {
 	ids, times, _ := Keys(rows)
 	settled, err := t.Queries.Deliver(ctx, coredb.DeliverParams{Ids: ids, OccurredAts: times})
 	if err != nil {
-		return fmt.Errorf("settle as delivered: %w", err)
+		return fmt.Errorf("%w as delivered: %w", ErrSettle, err)
 	}
-	if int(settled) != len(rows) {
-		return fmt.Errorf("settle as delivered: this worker holds only %d of %d rows", settled, len(rows))
+	if int(settled) != len(rows) { // they are locked
+		return fmt.Errorf("%w as delivered: %d of %d rows: %w", ErrSettle, settled, len(rows), errKept)
 	}
 	for _, row := range rows {
 		t.Delivered(row)
@@ -73,7 +75,7 @@ func Record(ctx context.Context, t *Tx, row Row, d Decision) (held bool, err err
 		LastError: d.LastError, HandlerFailures: failures,
 	})
 	if err != nil {
-		return false, fmt.Errorf("record the failure of %s: %w", row.Envelope.EventID, err)
+		return false, fmt.Errorf("%w: record the failure of %s: %w", ErrSettle, row.Envelope.EventID, err)
 	}
 	if held {
 		t.Settled = append(t.Settled, d.settlement(row))

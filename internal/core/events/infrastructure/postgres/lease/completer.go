@@ -103,6 +103,9 @@ func (c *completer) settleSingle(ctx context.Context, r *result) error {
 		if err == nil {
 			return r.lost
 		}
+		if c.consumer.GiveUp(c.flush, r.lease.row, err) {
+			return errLost
+		}
 		failure := dispatch.Classify(err, 0)
 		tooShort := failure.Class == pgtx.ClassTimeout && c.limit(try) < c.limit(try+1)
 		switch {
@@ -215,7 +218,7 @@ func writeRows(ctx context.Context, t *dispatch.Tx, batch []*result) (err error)
 	}
 	if len(kept) > 0 {
 		if err := renewRows(ctx, t.Queries, kept, "", held); err != nil {
-			return fmt.Errorf("renew leases: %w", err)
+			return fmt.Errorf("%w: renew leases: %w", dispatch.ErrSettle, err)
 		}
 		for _, row := range kept {
 			if _, known := held[row.Token]; !known {
@@ -227,7 +230,7 @@ func writeRows(ctx context.Context, t *dispatch.Tx, batch []*result) (err error)
 		ids, times, tokens := dispatch.Keys(delivered)
 		settled, err := t.Queries.DeliverLeased(ctx, coredb.DeliverLeasedParams{Ids: ids, OccurredAts: times, Tokens: tokens})
 		if err != nil {
-			return fmt.Errorf("settle as delivered: %w", err)
+			return fmt.Errorf("%w as delivered: %w", dispatch.ErrSettle, err)
 		}
 		for _, token := range settled {
 			held[token] = true

@@ -121,6 +121,7 @@ func (d *dispatcher) claimUntilEmpty(ctx context.Context) {
 		}
 		recheck := d.hold(ctx, found, err, limit, crashed)
 		switch {
+		case c.Isolate(ctx, err, limit, crashed):
 		case err != nil && ctx.Err() == nil:
 			c.TryLater(ctx, wait.Next(), c.Stop, err)
 		case recheck:

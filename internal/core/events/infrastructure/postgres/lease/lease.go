@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -63,7 +64,7 @@ func claim(ctx context.Context, c *dispatch.Consumer, limit int, crashed bool) (
 	case err == nil:
 		return found, nil
 	case pgtx.Answered(err):
-		return nil, err
+		return nil, fmt.Errorf("%w %s: %w", dispatch.ErrClaim, c.Subscription.EventType, err)
 	}
 	t.End()
 	return confirm(ctx, c, found), err
@@ -84,7 +85,7 @@ func take(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, 
 		Handlers: names, Watermark: c.Watermark.Get(), Crashed: crashed,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("lease %s: %w", c.Subscription.EventType, err)
+		return nil, fmt.Errorf("%w %s: %w", dispatch.ErrClaim, c.Subscription.EventType, err)
 	}
 	found := make([]*lease, len(rows))
 	for i, r := range rows {
@@ -141,6 +142,13 @@ func renew(ctx context.Context, c *dispatch.Consumer, all []*lease, handler stri
 	err := c.Journal.InTx(ctx, func(tx pgx.Tx) error {
 		return renewRows(ctx, coredb.New(tx), rowsOf(all), handler, held)
 	})
+	if len(all) > 1 && pgtx.RowFault(err) { // the lease of one must not cost the others theirs
+		for i := range all {
+			one, _ := renew(ctx, c, all[i:i+1], handler)
+			maps.Copy(held, one)
+		}
+		return held, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("renew leases of %s: %w", c.Subscription.EventType, err)
 	}

@@ -19,15 +19,14 @@ const reapPage = 50
 // Reaper makes pending again what dead workers held, and leases that ran out, of any generation. Every worker has one;
 // the database lets one at a time reap (core.outbox_reap).
 type Reaper struct {
-	pool       *pgxpool.Pool
-	log        *slog.Logger
-	due        chan time.Duration // the grace of dead workers
-	unwritable map[uuid.UUID]bool // rows of which it is logged that they cannot be written
+	pool *pgxpool.Pool
+	log  *slog.Logger
+	due  chan time.Duration // the grace of dead workers
 }
 
 // NewReaper returns a reaper that has nothing to do until Expect.
 func NewReaper(pool *pgxpool.Pool, log *slog.Logger) *Reaper {
-	return &Reaper{pool: pool, log: log, due: make(chan time.Duration, 1), unwritable: make(map[uuid.UUID]bool)}
+	return &Reaper{pool: pool, log: log, due: make(chan time.Duration, 1)}
 }
 
 // Expect says that seconds from now something is to be reaped, negative for nothing. It returns when to ask again.
@@ -93,21 +92,17 @@ func (r *Reaper) pass(ctx context.Context, grace time.Duration) (reaped int, err
 	}
 }
 
-// logRow logs one row; one that cannot be written only once.
+// logRow logs one row.
 func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow) {
 	log := r.log.With(pgtx.LogEventID, row.EventID, pgtx.LogEventType, row.EventType, pgtx.LogGeneration, row.Generation,
 		pgtx.LogAttempts, row.Attempts, pgtx.LogCrashes, row.Crashes, pgtx.LogReason, row.Reason)
 	switch {
+	case !row.Reaped:
+		log.ErrorContext(ctx, "event of a dead worker could not be made pending again",
+			pgtx.LogSee, pgtx.ShowCommand(row.EventID))
 	case row.Failed:
 		log.ErrorContext(ctx, "event failed: its workers crashed", pgtx.LogSee, pgtx.ShowCommand(row.EventID))
-	case row.Reaped:
+	default:
 		log.WarnContext(ctx, "event of a dead worker is pending again")
-	case !r.unwritable[row.EventID]:
-		log.ErrorContext(ctx, "event of a dead worker cannot be made pending again: its row cannot be written",
-			pgtx.LogSee, pgtx.ShowCommand(row.EventID))
-		r.unwritable[row.EventID] = true
-	}
-	if row.Reaped {
-		delete(r.unwritable, row.EventID)
 	}
 }

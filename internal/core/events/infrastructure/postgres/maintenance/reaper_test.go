@@ -1,15 +1,10 @@
 package maintenance
 
 import (
-	"log/slog"
 	"math"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
-	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
@@ -27,24 +22,6 @@ func TestWhenToAskAgainWhatIsToBeReaped(t *testing.T) {
 	for range 2 {
 		if got := r.Expect(0, 0); got != pgtx.ReapPause || len(r.due) != 1 {
 			t.Errorf("run out: %s, %d", got, len(r.due))
-		}
-	}
-}
-
-// A row that cannot be written is logged once, and again only after it was reaped.
-func TestUnwritableRowsAreLoggedOnce(t *testing.T) {
-	t.Parallel()
-	var text strings.Builder
-	r := NewReaper(nil, slog.New(slog.NewTextHandler(&text, nil)))
-	row := coredb.ReapRow{EventID: uuid.New(), Reason: "23514: it may not be"}
-	for _, c := range []struct {
-		reaped bool
-		lines  int // so far
-	}{{false, 1}, {false, 1}, {true, 1}, {false, 2}} {
-		row.Reaped = c.reaped
-		r.logRow(t.Context(), row)
-		if n := strings.Count(text.String(), "cannot be written"); n != c.lines {
-			t.Fatalf("%d lines, want %d: %s", n, c.lines, text.String())
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
@@ -66,6 +67,23 @@ func ServerState(err error) bool {
 	}
 	return pgerrcode.IsInsufficientResources(pg.Code) || pgerrcode.IsSystemError(pg.Code) ||
 		strings.HasPrefix(pg.Code, "57P0") || pg.Code == pgerrcode.ReadOnlySQLTransaction || schemaChanged(pg)
+}
+
+// RowFault reports whether an error of a statement may be the fault of a row that it read or wrote, so that the next
+// try would fail too: as core.row_fault says of the server's errors, or because the driver cannot decode a value. A
+// function that is missing or not allowed is not a row's fault; an error within one may be.
+func RowFault(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		_, undecodable := errors.AsType[pgx.ScanArgError](err)
+		return undecodable
+	}
+	switch postgresClass(pg) {
+	case ClassConnection, ClassSerialization, ClassDeadlock, ClassSchemaChanged, ClassServer, ClassTimeout:
+		return false
+	default:
+		return pg.Where != "" || !pgerrcode.IsSyntaxErrororAccessRuleViolation(pg.Code)
+	}
 }
 
 // schemaChanged reports whether a prepared statement has become useless by a migration; the driver prepares it again.

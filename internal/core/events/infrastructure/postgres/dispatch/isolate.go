@@ -1,0 +1,78 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// Where an error comes from decides whether a row may be at fault.
+var (
+	ErrClaim  = errors.New("claim")  // is in the chain of an error of a claim
+	ErrSettle = errors.New("settle") // is in the chain of an error of writing what becomes of a row
+	errKept   = errors.New("a trigger or rule keeps the row as it is")
+)
+
+// Isolate gives up the rows that make a claim of up to limit rows fail, and reports whether it found any. Err is the
+// claim's error.
+func (c *Consumer) Isolate(ctx context.Context, err error, limit int, crashed bool) bool {
+	if ctx.Err() != nil || !errors.Is(err, ErrClaim) || !pgtx.RowFault(err) && pgtx.ErrorClass(err) != pgtx.ClassTimeout {
+		return false
+	}
+	var given []Settlement
+	err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
+		rows, err := coredb.New(tx).Isolate(ctx, coredb.IsolateParams{
+			Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType,
+			RowLimit:  int32(limit), //nolint:gosec // bounded
+			Watermark: c.Watermark.Get(), Crashed: crashed, Leased: c.Subscription.Mode == events.Leased,
+		})
+		for _, row := range rows {
+			e := events.Envelope{EventID: row.EventID, EventType: c.Subscription.EventType}
+			given = append(given, givenUp(Row{Envelope: e}, row.Outcome, row.Reason))
+		}
+		return err
+	})
+	if err != nil {
+		c.Log.WarnContext(ctx, "could not find out which row makes claims fail", pgtx.LogError(err)...)
+		return false
+	}
+	c.Report(ctx, given)
+	return len(given) > 0
+}
+
+// GiveUp gives up a row that this worker claimed, if that row is why settling it failed with err, and reports whether
+// it did. The transaction that failed is over.
+func (c *Consumer) GiveUp(ctx context.Context, row Row, err error) bool {
+	settling := (errors.Is(err, ErrSettle) || errors.Is(err, errCommit)) && !errors.Is(err, ErrCompletion)
+	if ctx.Err() != nil || !settling || !pgtx.RowFault(err) && !errors.Is(err, errKept) {
+		return false
+	}
+	reason, outcome := pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2), ""
+	err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(tx pgx.Tx) (err error) {
+		outcome, err = coredb.New(tx).GiveUp(ctx, coredb.GiveUpParams{
+			ID: row.Envelope.EventID, OccurredAt: row.Envelope.OccurredAt, Token: row.Token, Reason: reason,
+		})
+		return err
+	})
+	if err != nil {
+		c.Log.WarnContext(ctx, "could not give up a row that cannot be settled",
+			append(pgtx.LogError(err), pgtx.LogEventID, row.Envelope.EventID)...)
+	}
+	if err != nil || outcome == "" {
+		return false
+	}
+	c.Report(ctx, []Settlement{givenUp(row, outcome, reason)})
+	return true
+}
+
+func givenUp(row Row, outcome, reason string) Settlement {
+	return Settlement{
+		Envelope: row.Envelope, Outcome: Outcome(outcome), Attempts: row.Attempts, LastError: reason,
+		classes: map[string]string{"outbox": "RowFault"},
+	}
+}
