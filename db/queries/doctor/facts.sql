@@ -315,6 +315,7 @@ from core.paused_types p order by p.generation, p.event_type;
 select k.generation::bigint as generation, k.event_type::text as event_type,
   (select count(*) from (select from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp()
+     and o.id not in (select q.id from core.quarantined_events q)
      limit @count_up_to::integer) l)::integer as due,
   extract(epoch from statement_timestamp() - d.available_at)::double precision as seconds,
   coalesce((select p.status from core.deployments p where p.generation = k.generation), 'unknown')::text as status,
@@ -332,7 +333,8 @@ select k.generation::bigint as generation, k.event_type::text as event_type,
 from core.pending_types() k cross join lateral (
   select o.available_at, o.id, o.last_error from core.outbox o
   where o.generation = k.generation and o.event_type = k.event_type
-    and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
+    and o.status = 'pending' and o.deleted_at is null and o.id not in (select q.id from core.quarantined_events q)
+  order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() order by k.generation, k.event_type;
 
 -- name: StampedAhead :one
@@ -385,7 +387,8 @@ select count(*)::integer as in_flight, count(*) filter (where l.over > @grace_se
 from (
   select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o.created_at))::double precision
       - o.lease_seconds as over, o.claimed_by, o.lease_seconds as lease
-  from core.outbox o where o.status = 'in_flight' and o.deleted_at is null) l;
+  from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+    and o.id not in (select q.id from core.quarantined_events q)) l;
 
 -- name: ReapLocks :many
 -- Returns the sessions that keep the advisory lock of core.outbox_reap, which holds it for a moment.
@@ -405,6 +408,14 @@ select count(*)::integer as failed,
   coalesce(mode() within group (order by o.event_type || ', ' || split_part(o.last_error, ':', 1))
     filter (where o.claimed_at > statement_timestamp() - interval '1 hour'), '')::text as most
 from core.outbox o where o.status = 'failed' and o.deleted_at is null;
+
+-- name: Quarantined :many
+-- Returns the types with quarantined events, each with its earliest one.
+select distinct on (q.generation, q.event_type) q.event_type, q.generation,
+  count(*) over (partition by q.generation, q.event_type)::integer as events, q.id, q.reason
+from core.quarantined_events q join core.outbox o on o.id = q.id and o.occurred_at = q.occurred_at
+where o.status in ('pending', 'in_flight') and o.deleted_at is null
+order by q.generation, q.event_type, q.quarantined_at;
 
 -- name: Retention :one
 -- Returns what retention has done. Swept_seconds below 0: it has never swept. Workers are live ones that registered

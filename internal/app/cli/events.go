@@ -31,7 +31,7 @@ core.operator_actions. docs/runbook.md has the situations, symptom first.`,
 func eventsListCommand(p Process) *cobra.Command {
 	var page operator.Page
 	cmd := &cobra.Command{
-		Use: "list", Short: "List events, by default the failed ones", Args: cobra.NoArgs,
+		Use: "list", Short: "List events, by default those that failed or are quarantined", Args: cobra.NoArgs,
 		Long: `List the events that match all flags, the latest first: by the time they failed or are due, others by id. A
 flag takes several values, joined by commas or by repeating it, and matches any of them. The status pending stands for
 due and scheduled.`,
@@ -39,11 +39,11 @@ due and scheduled.`,
   workers events list --error IntegrityError --newer-than 1h
   workers events list --limit 1000 --json | jq -r '.events[].event_id'`,
 	}
-	filter := filterFlags(cmd, operator.Failed, anyStatus()...)
+	filter := filterFlags(cmd, "failed and quarantined", anyStatus()...)
 	pageFlags(cmd, &page, "events")
 	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
 		if len(filter.Statuses) == 0 {
-			filter.Statuses = []operator.Status{operator.Failed}
+			filter.Statuses = []operator.Status{operator.Failed, operator.Quarantined}
 		}
 		found, err := o.Events.Find(ctx, *filter, page)
 		if err != nil {
@@ -244,7 +244,7 @@ func nextOf(p Process, d operator.Detail, live events.Generation) {
 		p.next("workers events replay %s --to %d --dry-run", d.ID, live)
 	case d.Status == operator.Discarded:
 		p.next("workers events undiscard %s", d.ID)
-	case d.Status == operator.Scheduled:
+	case d.Status == operator.Scheduled, d.Status == operator.Quarantined:
 		p.next("workers events retry-now %s", d.ID)
 	case d.Status == operator.Due:
 		p.next("workers doctor unhandled listeners transactions")

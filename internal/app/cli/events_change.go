@@ -241,13 +241,15 @@ func eventsUndiscardCommand(p Process) *cobra.Command {
 func eventsRetryNowCommand(p Process) *cobra.Command {
 	tried := true
 	return bulkCommand(p, &cobra.Command{
-		Use: "retry-now [ID...]", Short: "Make waiting events due now",
+		Use: "retry-now [ID...]", Short: "Make waiting events due now, and end the quarantine of events",
 		Long: `Make events due now that wait for a retry: those named by id, or all that match the flags. Their tries so far
-count. Events that were published for a later time, and never tried, must be named by id.`,
+count. Events that were published for a later time, and never tried, must be named by id. Quarantined events, also with
+--status quarantined, are claimed again: first remove what rejects the change of their rows.`,
 		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10`,
 	}, bulk{
 		verb: "Retry", done: "made due", further: func() string { return " now" },
-		statuses: []operator.Status{operator.Scheduled}, tried: &tried, change: operator.RetryNow, show: showEvents,
+		statuses: []operator.Status{operator.Scheduled, operator.Quarantined}, tried: &tried,
+		change: operator.RetryNow, show: showEvents,
 	})
 }
 

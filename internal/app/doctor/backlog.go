@@ -259,8 +259,18 @@ func paused(ctx context.Context, e *examination) (string, error) {
 		pauses[0].EventType, pauses[0].Generation, pauses[0].PausedBy), nil
 }
 
-// failures counts the dead letters, and finds recent ones: something is going wrong now.
+// failures counts the dead letters, and finds quarantined events, and recent failures: something is going wrong now.
 func failures(ctx context.Context, e *examination) (string, error) {
+	quarantined, err := e.facts.Quarantined(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, q := range quarantined {
+		e.found(Critical, "%s of type %s in generation %d, which no worker claims; the first is %s: %s",
+			app.Counted(q.Events, "quarantined event"), q.EventType, q.Generation, q.ID, q.Reason).fix("remove the trigger "+
+			"or constraint that rejects the change of the row; then `workers events retry-now --status quarantined --type %s`",
+			q.EventType)
+	}
 	f, err := e.facts.Failures(ctx)
 	if f.Recent > 0 {
 		e.found(Warning, "%s failed in the last hour; the most common failure is %s", app.Counted(f.Recent, "event"), f.Most).

@@ -427,7 +427,8 @@ select count(*)::integer as in_flight, count(*) filter (where l.over > $1::integ
 from (
   select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o.created_at))::double precision
       - o.lease_seconds as over, o.claimed_by, o.lease_seconds as lease
-  from core.outbox o where o.status = 'in_flight' and o.deleted_at is null) l
+  from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+    and o.id not in (select q.id from core.quarantined_events q)) l
 `
 
 type LeasesRow struct {
@@ -659,6 +660,7 @@ const pendingTypes = `-- name: PendingTypes :many
 select k.generation::bigint as generation, k.event_type::text as event_type,
   (select count(*) from (select from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp()
+     and o.id not in (select q.id from core.quarantined_events q)
      limit $1::integer) l)::integer as due,
   extract(epoch from statement_timestamp() - d.available_at)::double precision as seconds,
   coalesce((select p.status from core.deployments p where p.generation = k.generation), 'unknown')::text as status,
@@ -676,7 +678,8 @@ select k.generation::bigint as generation, k.event_type::text as event_type,
 from core.pending_types() k cross join lateral (
   select o.available_at, o.id, o.last_error from core.outbox o
   where o.generation = k.generation and o.event_type = k.event_type
-    and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
+    and o.status = 'pending' and o.deleted_at is null and o.id not in (select q.id from core.quarantined_events q)
+  order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() order by k.generation, k.event_type
 `
 
@@ -758,6 +761,49 @@ func (q *Queries) Prepared(ctx context.Context, atMost int32) ([]string, error) 
 			return nil, err
 		}
 		items = append(items, gid)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const quarantined = `-- name: Quarantined :many
+select distinct on (q.generation, q.event_type) q.event_type, q.generation,
+  count(*) over (partition by q.generation, q.event_type)::integer as events, q.id, q.reason
+from core.quarantined_events q join core.outbox o on o.id = q.id and o.occurred_at = q.occurred_at
+where o.status in ('pending', 'in_flight') and o.deleted_at is null
+order by q.generation, q.event_type, q.quarantined_at
+`
+
+type QuarantinedRow struct {
+	EventType  string
+	Generation int64
+	Events     int32
+	ID         uuid.UUID
+	Reason     string
+}
+
+// Returns the types with quarantined events, each with its earliest one.
+func (q *Queries) Quarantined(ctx context.Context) ([]QuarantinedRow, error) {
+	rows, err := q.db.Query(ctx, quarantined)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []QuarantinedRow
+	for rows.Next() {
+		var i QuarantinedRow
+		if err := rows.Scan(
+			&i.EventType,
+			&i.Generation,
+			&i.Events,
+			&i.ID,
+			&i.Reason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

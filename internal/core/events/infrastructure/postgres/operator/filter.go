@@ -20,16 +20,18 @@ const (
 	Due       Status = "due"       // pending, and its time has come
 	Scheduled Status = "scheduled" // pending until its time comes: published for later, or waiting for a retry
 	InFlight  Status = "in_flight"
-	Delivered Status = "delivered"
-	Failed    Status = "failed"    // a dead letter that no operator has discarded
-	Discarded Status = "discarded" // a dead letter that an operator has discarded
+	// Quarantined is a pending or in-flight event that no worker claims, because its row cannot be written.
+	Quarantined Status = "quarantined"
+	Delivered   Status = "delivered"
+	Failed      Status = "failed"    // a dead letter that no operator has discarded
+	Discarded   Status = "discarded" // a dead letter that an operator has discarded
 	// Expired is a delivered or failed event that retention made a tombstone. No filter matches it.
 	Expired Status = "expired"
 )
 
 // Statuses returns the statuses that a [Filter] knows.
 func Statuses() []Status {
-	return []Status{Due, Scheduled, InFlight, Delivered, Failed, Discarded}
+	return []Status{Due, Scheduled, InFlight, Quarantined, Delivered, Failed, Discarded}
 }
 
 // Filter selects events: those that match each field that is set. A list matches any of its values. The zero Filter
@@ -48,8 +50,8 @@ type Filter struct {
 	OlderThan, NewerThan time.Duration
 	ErrorClasses         []string // the text before the first colon of last_error
 	ErrorContains        string   // a part of last_error, verbatim
-	// Tried selects events that a handler has tried, or, if false, those that none has, such as events published for a
-	// later time; nil selects both.
+	// Tried selects events that a handler has tried, or that are quarantined, or, if false, those that none has, such as
+	// events published for a later time; nil selects both.
 	Tried *bool
 }
 
@@ -68,16 +70,26 @@ func (f Filter) statuses() []Status {
 	return slices.DeleteFunc(Statuses(), func(s Status) bool { return s == Discarded })
 }
 
+// The ids of quarantined events, and the condition that an event is none of them.
+const (
+	quarantine = "array(select q.id from core.quarantined_events q)"
+	claimed    = " and o.id <> all (" + quarantine + ")"
+)
+
 // condition returns SQL that is true for a row o of core.outbox in that status.
 func (s Status) condition() string {
 	switch s {
 	case Due:
-		return "o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp()"
+		return "o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp()" + claimed
 	case Scheduled:
-		return "o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()"
+		return "o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()" + claimed
+	case Quarantined:
+		return "o.id = any (" + quarantine + ") and o.status in ('pending', 'in_flight') and o.deleted_at is null"
 	case Discarded:
 		return "o.status = 'failed' and o.deleted_at is not null and o.discarded_at is not null"
-	case InFlight, Delivered, Failed:
+	case InFlight:
+		return "o.status = 'in_flight' and o.deleted_at is null" + claimed
+	case Delivered, Failed:
 		return "o.status = '" + string(s) + "' and o.deleted_at is null"
 	default:
 		return "false"
@@ -138,7 +150,7 @@ func (f Filter) conditions(w *where) {
 		alternatives = append(alternatives, "("+s.condition()+")")
 	}
 	w.and("(" + strings.Join(alternatives, " or ") + ")")
-	w.when(f.Tried != nil, "core.tried(o.attempts, o.last_error) = ?", f.Tried)
+	w.when(f.Tried != nil, "(core.tried(o.attempts, o.last_error) or "+Quarantined.condition()+") = ?", f.Tried)
 	w.when(len(f.EventTypes) > 0, "o.event_type = any (?::text[])", f.EventTypes)
 	w.when(len(f.Sources) > 0, "o.source = any (?::text[])", Strings(f.Sources))
 	w.when(len(f.Targets) > 0, "coalesce(o.target, '') = any (?::text[])", Strings(f.Targets))

@@ -67,19 +67,26 @@ type Event struct {
 
 // displayed has the columns of Event; o is the row. A time that was written by hand may be infinite, which Go cannot
 // represent: it is shown as null.
+// The last error of a quarantined event is why it is quarantined.
 const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.workspace_id,
-  case when o.status = 'pending' and o.deleted_at is null
+  case when ` + quarantinedFor + ` is not null then 'quarantined'
+       when o.status = 'pending' and o.deleted_at is null
             then case when o.available_at <= statement_timestamp() then 'due' else 'scheduled' end
        when o.discarded_at is not null then 'discarded'
        when o.deleted_at is not null then 'expired' else o.status end as status,
   o.generation, o.channel, o.attempts, o.crashes,
   core.prior_replays(o.failure_history) as prior_replays,
-  o.last_error, case when isfinite(o.first_failed_at) then o.first_failed_at end as first_failed_at,
+  coalesce('RowFault: outbox: ' || ` + quarantinedFor + `, o.last_error) as last_error,
+  case when isfinite(o.first_failed_at) then o.first_failed_at end as first_failed_at,
   o.created_at, o.available_at,
   case when o.status = 'in_flight' and isfinite(o.claimed_at) then o.claimed_at end as claimed_at,
   case when o.status = 'failed' and isfinite(o.claimed_at) then o.claimed_at end as failed_at,
   case when isfinite(o.delivered_at) then o.delivered_at end as delivered_at,
   case when isfinite(o.deleted_at) then o.deleted_at end as deleted_at`
+
+// quarantinedFor is why an event is quarantined, or null.
+const quarantinedFor = "(select q.reason from core.quarantined_events q where q.id = o.id " +
+	"and q.occurred_at = o.occurred_at and o.status in ('pending', 'in_flight') and o.deleted_at is null)"
 
 // Page asks for one page of what a filter selects, of at most Limit events or actions.
 type Page struct {
@@ -177,6 +184,7 @@ type branch struct {
 var branches = []branch{
 	{"pending", "o.available_at", []Status{Due, Scheduled}}, {"failed", "o.claimed_at", []Status{Failed}},
 	{"discarded", "o.claimed_at", []Status{Discarded}}, {"in_flight", "", []Status{InFlight}},
+	{"quarantined", "", []Status{Quarantined}},
 	{"delivered", "", []Status{Delivered}},
 }
 
