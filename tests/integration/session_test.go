@@ -262,7 +262,7 @@ func (l *testWorker) awaitSettled(delivered, failed int) (all []dispatch.Settlem
 			delivered--
 		case dispatch.Failed:
 			failed--
-		case dispatch.Retried, dispatch.Released:
+		case dispatch.Retried, dispatch.Released, dispatch.Quarantined:
 		}
 		if delivered < 0 || failed < 0 {
 			l.Fatalf("event %d is %s: %s", payloadN(s.Envelope), s.Outcome, s.LastError)

@@ -170,17 +170,18 @@ func (c *Consumer) logSettlement(ctx context.Context, s Settlement) {
 	for name, class := range s.classes {
 		attributes := append(logEnvelope(s.Envelope),
 			pgtx.LogHandler, name, pgtx.LogErrorClass, class, pgtx.LogAttempts, s.Attempts)
-		switch see := append(attributes, pgtx.LogSee, pgtx.ShowCommand(s.Envelope.EventID)); s.Outcome {
+		log := c.Log.With(attributes...)
+		switch see := pgtx.ShowCommand(s.Envelope.EventID); s.Outcome {
 		case Failed:
-			c.Log.ErrorContext(ctx, "event failed", see...)
+			log.ErrorContext(ctx, "event failed", pgtx.LogSee, see)
 		case Quarantined:
-			c.Log.ErrorContext(ctx, "event quarantined: its row cannot be written, and no worker claims it", see...)
+			log.ErrorContext(ctx, "event quarantined: its row cannot be written, and no worker claims it", pgtx.LogSee, see)
 		default:
 			level := slog.LevelWarn
 			if s.waiting {
 				level = slog.LevelDebug
 			}
-			c.Log.Log(ctx, level, "event will be retried", append(attributes, pgtx.LogDelay, s.Delay.Milliseconds())...)
+			log.Log(ctx, level, "event will be retried", pgtx.LogDelay, s.Delay.Milliseconds())
 		}
 	}
 }
