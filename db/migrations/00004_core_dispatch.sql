@@ -192,8 +192,6 @@ create function core.outbox_watermark(p_generation bigint, p_event_type text,
     sample_id bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
-declare
-  v_skipped constant uuid[] := core.quarantined(p_generation, p_event_type);
 begin
   if pg_current_xact_id_if_assigned() is not null then
     raise exception 'core.outbox_watermark: this transaction took its id before the time could be read'
@@ -204,7 +202,6 @@ begin
   select pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
          (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
             and o.status = 'pending' and o.deleted_at is null and o.available_at >= p_watermark
-            and o.id <> all (v_skipped)
           order by o.available_at limit 1) into lowest_running, oldest;
   return next;
 end

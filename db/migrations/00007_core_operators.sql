@@ -478,12 +478,6 @@ begin
   with freed as (delete from core.quarantined_events q using unnest(v_ids, v_ats) as k(id, occurred_at)
     where q.id = k.id and q.occurred_at = k.occurred_at returning q.id)
   select coalesce(array_agg(f.id), '{}') into v_freed from freed f;
-  begin
-    update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
-    where o.id = any (v_freed) and o.id = k.id and o.occurred_at = k.occurred_at and o.status = 'pending';
-  exception when others then
-    null; -- they still cannot be written, and a poll finds them
-  end;
   with restamped as
     (update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at and o.id <> all (v_freed)
