@@ -60,7 +60,7 @@ func TestASecondSignalKills(t *testing.T) {
 		if _, err := conn.Exec(ctx, "commit"); err != nil {
 			t.Fatal(err)
 		}
-		return p.AwaitExit(t, testTimeout)
+		return p.AwaitExit(t)
 	}
 	together := func() <-chan struct{} {
 		short, end := context.WithTimeout(ctx, 300*time.Millisecond)

@@ -54,7 +54,7 @@ func loseLeaseCommit(t *testing.T, at string, action proxy.Action) {
 	b.publish(plainKeys(101, 8)...) // the worker goes on
 	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: c.runs})
 	worker.Signal(syscall.SIGTERM)
-	if code := worker.AwaitExit(t, grace+testTimeout); code != 0 {
+	if code := worker.AwaitExit(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 }
@@ -77,7 +77,7 @@ func TestWorkerWritesNothingAfterItsLeaseExpiredHoweverItEnds(t *testing.T) {
 		oldHolderWritesNothing(t, func(_ *leased, oldHolder *process.Process) {
 			oldHolder.Signal(syscall.SIGTERM)
 			oldHolder.Thaw()
-			oldHolder.AwaitExit(t, grace)
+			oldHolder.AwaitExit(t)
 		})
 	})
 }
@@ -106,7 +106,7 @@ func TestWorkerWithLeasesStopsWithoutDatabase(t *testing.T) {
 				p.ResetAll()
 			}
 			worker.Signal(syscall.SIGTERM)
-			if code := worker.AwaitExit(t, b.Grace+testTimeout); code == -1 {
+			if code := worker.AwaitExit(t); code == -1 {
 				t.Error("the worker was ended by a signal, not by itself")
 			}
 			p.Set(proxy.Pass)

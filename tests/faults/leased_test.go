@@ -58,7 +58,7 @@ func TestRestartedWorkerInheritsNoLease(t *testing.T) {
 	first := b.awaitExecution(key, 1)
 	b.wantColumn(key, holder, first.Worker)
 	old.Kill()
-	old.AwaitExit(t, grace)
+	old.AwaitExit(t)
 	b.run()
 	b.publish(plainKey(1))
 	b.awaitStatus(plainKey(1), "delivered") // the new worker claims events
@@ -90,7 +90,7 @@ func TestTerminatedWorkerReleasesItsLeases(t *testing.T) {
 	b.open(quick)
 	b.awaitStatus(quick, "delivered")
 	b.publish(plainKey(1)) // the stopping worker must not claim it
-	old.AwaitExit(t, b.Grace+grace)
+	old.AwaitExit(t)
 	if second := b.awaitExecution(slow, 2); second.PID != next.PID() {
 		t.Errorf("the second execution is %+v", second)
 	}

@@ -28,7 +28,7 @@ func TestRollingRestartLosesNothing(t *testing.T) {
 		pass(t, 2500*time.Millisecond) // a starting worker polls: too rarely to hide a missed notification
 		old := running[i%3]
 		old.Signal(syscall.SIGTERM)
-		if code := old.AwaitExit(t, grace); code != 0 {
+		if code := old.AwaitExit(t); code != 0 {
 			t.Errorf("restart %d: exit code %d, want 0", i, code)
 		}
 		running[i%3] = b.run(b.worker, "")
@@ -54,7 +54,7 @@ func TestEventOfFrozenWorkerIsDeliveredByAnother(t *testing.T) {
 	frozen.Thaw()
 	// Alone again, the thawed worker delivers new events.
 	other.Signal(syscall.SIGTERM)
-	other.AwaitExit(t, grace)
+	other.AwaitExit(t)
 	l.Publish(t, b.publisher, "k000003")
 	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 }
@@ -100,7 +100,7 @@ func killsAtStatements(t *testing.T, keys []string, action proxy.Action, maxAtte
 		b.eventually("the statement or the end", testTimeout, func() bool { return reached() || empty() })
 		killed := reached() // another runner may have delivered what the blocked one had not claimed
 		worker.Kill()
-		worker.AwaitExit(t, grace)
+		worker.AwaitExit(t)
 		pool.Filter(nil)
 		pool.ResetAll()
 		if !killed { // the dispatch has fewer statements
@@ -242,10 +242,10 @@ func TestOperatorCommandsOutliveARestart(t *testing.T) {
 	pass(t, 3*time.Second)
 	s.Start(t)
 	exec("delete from core.outbox where status = 'pending'") // then it is safe to stop
-	if code := discarding.AwaitExit(t, testTimeout); code != 0 {
+	if code := discarding.AwaitExit(t); code != 0 {
 		t.Errorf("events discard ends with %d", code)
 	}
-	if code := waiting.AwaitExit(t, testTimeout); code != 0 {
+	if code := waiting.AwaitExit(t); code != 0 {
 		t.Errorf("generation status --wait ends with %d", code)
 	}
 }
@@ -272,7 +272,7 @@ func TestHostsThatNeverAnswerArePassedOver(t *testing.T) {
 	worker.Await(t, listening, 2, time.Minute)
 	all.Host = strings.Join(hosts, ",")
 	refused := process.Start(t, b.command(all.String(), ""))
-	if code := refused.AwaitExit(t, testTimeout); code != 1 {
+	if code := refused.AwaitExit(t); code != 1 {
 		t.Errorf("with silent hosts only it ends with %d", code)
 	}
 }

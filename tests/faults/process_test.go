@@ -13,9 +13,6 @@ import (
 	"spectral/tests/faults/proxy"
 )
 
-// grace is how long a worker may take to end after its handlers have ended.
-const grace = 5 * time.Second
-
 // stopping is what a worker logs when it begins to stop.
 const stopping = "stopping: waiting for running handlers"
 
@@ -27,10 +24,10 @@ func TestTerminatedWorkerFinishesItsHandlers(t *testing.T) {
 	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")
 	held.awaitHandler()
 	worker.Signal(syscall.SIGTERM)
-	worker.Await(t, stopping, 1, grace)
+	worker.Await(t, stopping, 1, testTimeout)
 	l.Publish(t, b.publisher, "k000003") // for the next worker
 	held.release()
-	if code := worker.AwaitExit(t, grace); code != 0 {
+	if code := worker.AwaitExit(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	if got := b.card("held-1"); got != "delivered 1" {
@@ -48,7 +45,7 @@ func TestEventsOfKilledWorkerAreDelivered(t *testing.T) {
 	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")
 	held.awaitHandler()
 	worker.Kill()
-	worker.AwaitExit(t, grace)
+	worker.AwaitExit(t)
 	held.release()
 	b.run(b.worker, "")
 	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
@@ -115,7 +112,7 @@ func TestLogsNeverStopWork(t *testing.T) {
 			l.Publish(t, b.publisher, plainKeys(1, 1000)...) // whose entries fill a pipe
 			l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 			worker.Signal(syscall.SIGHUP)
-			if code := worker.AwaitExit(t, grace); code != 0 {
+			if code := worker.AwaitExit(t); code != 0 {
 				t.Errorf("exit code %d, want 0", code)
 			}
 		})

@@ -42,7 +42,7 @@ func killsAtRandom(t *testing.T, kills int) {
 		pass(t, time.Duration(50+random.IntN(500))*time.Millisecond)
 		victim := supervisors[random.IntN(len(supervisors))].Current()
 		victim.Kill()
-		victim.AwaitExit(t, grace)
+		victim.AwaitExit(t)
 	}
 	load.Stop()
 	// An event that runs alone when its worker is killed is charged with a crash.

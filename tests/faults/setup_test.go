@@ -112,7 +112,7 @@ func wantRunning(t testing.TB, all []*process.Process) {
 	for _, p := range all {
 		select {
 		case <-p.Exited():
-			t.Errorf("worker %d has ended with code %d", p.PID(), p.AwaitExit(t, testTimeout))
+			t.Errorf("worker %d has ended with code %d", p.PID(), p.AwaitExit(t))
 		default:
 		}
 	}

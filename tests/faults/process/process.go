@@ -19,8 +19,8 @@ type Command struct {
 	Log  *os.File // where stderr goes instead of into Process.Log
 }
 
-// cleanupTimeout limits the end of a killed process, which depends on the kernel only.
-const cleanupTimeout = 10 * time.Second
+// exitTimeout is more than a worker's stop ever takes: 20 s of grace and 10 s that are forced.
+const exitTimeout = time.Minute
 
 // Process is a running worker. Its methods may be called concurrently.
 type Process struct {
@@ -94,17 +94,14 @@ func (p *Process) Freeze() { p.Signal(syscall.SIGSTOP) }
 // Thaw resumes a frozen process.
 func (p *Process) Thaw() { p.Signal(syscall.SIGCONT) }
 
-// AwaitExit returns the exit code, -1 after a signal, and fails the test if the process does not end within the given
-// time.
-func (p *Process) AwaitExit(t testing.TB, within time.Duration) int {
+// AwaitExit returns the exit code, -1 after a signal, and fails the test if the process hangs.
+func (p *Process) AwaitExit(t testing.TB) int {
 	t.Helper()
-	deadline := time.NewTimer(within)
-	defer deadline.Stop()
 	select {
 	case <-p.exited:
 		return p.cmd.ProcessState.ExitCode()
-	case <-deadline.C:
-		t.Fatalf("process %d has not ended within %s; its log: %s", p.PID(), within, p.tail())
+	case <-time.After(exitTimeout):
+		t.Fatalf("process %d has not ended within %s; its log: %s", p.PID(), exitTimeout, p.tail())
 		return -1
 	}
 }
@@ -113,7 +110,7 @@ func (p *Process) AwaitExit(t testing.TB, within time.Duration) int {
 func (p *Process) end(t testing.TB) {
 	t.Helper()
 	p.Kill()
-	p.AwaitExit(t, cleanupTimeout)
+	p.AwaitExit(t)
 	if t.Failed() {
 		t.Logf("the log of process %d: %s", p.PID(), p.tail())
 	}
