@@ -12,6 +12,9 @@ begin
     perform core.refuse('SP019', 'generation', 'must be from 0 to 999999999999', coalesce(p_generation::text, 'null'),
       'pass the generation of the build, 0 for none', null);
   end if;
+  -- one order for all, also for core.generation_retire, so that none of them deadlock
+  perform from core.event_types t where t.event_type in (select e ->> 'event_type' from jsonb_array_elements(p_types) e)
+    order by t.event_type, t.event_version for update;
   insert into core.event_types as t
     (event_type, event_version, source, class, content_class, consumed, registered_by,
      payload_schema, payload_rules, payload_fault, deadline, successor)
@@ -20,7 +23,7 @@ begin
   from jsonb_to_recordset(p_types) as r
     (event_type text, event_version integer, source text, class text, content_class text, consumed boolean,
      payload_schema jsonb, payload_rules jsonb, payload_fault text, deadline timestamptz, successor text)
-  order by r.event_type, r.event_version -- one order for all, so that two registrations never deadlock
+  order by r.event_type, r.event_version
   on conflict (event_type, event_version) do update
     set source = excluded.source, class = excluded.class, content_class = excluded.content_class,
         consumed = excluded.consumed, registered_by = excluded.registered_by,
@@ -39,8 +42,6 @@ begin
       max(e ->> 'successor') as successor from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
-  perform from core.event_types t where t.event_type in (select e ->> 'event_type' from jsonb_array_elements(p_types) e)
-    order by t.event_type, t.event_version for update;
   -- for each generation separately, because the handlers of their builds differ
   update core.event_types t set consumed_in = r.consumed_in from (select n.event_type,
             coalesce((select jsonb_object_agg(g.key, g.value) from core.event_types o, jsonb_each(o.consumed_in) as g

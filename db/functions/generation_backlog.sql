@@ -1,15 +1,13 @@
 -- core.generation_backlog(p_generation, p_handled_in) says, for each event type of which the generation has any, what
 -- it has to do: due, scheduled until last_scheduled, in flight; how many live workers of p_handled_in, the generation
--- itself if left out, handle the type; and whether it is paused there. Quarantined events are not counted. Reads
--- core.outbox, core.live_workers, core.paused_types, core.quarantined_events.
+-- itself if left out, handle the type; and whether it is paused there. Reads core.outbox, core.live_workers,
+-- core.paused_types.
 create function core.generation_backlog(p_generation bigint,
   p_handled_in bigint default null) returns table (event_type text, due bigint, scheduled bigint, in_flight bigint,
   next_scheduled timestamptz, last_scheduled timestamptz, workers bigint, paused boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
-declare
-  v_skipped constant uuid[] := core.quarantined(p_generation);
 begin
   return query
     with pending as materialized (
@@ -17,12 +15,10 @@ begin
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
              max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
-      where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null and o.id <> all (v_skipped)
-      group by o.event_type),
+      where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null group by o.event_type),
     flying as materialized (
       select o.event_type, count(*) as n from core.outbox o
-      where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null and o.id <> all (v_skipped)
-      group by o.event_type)
+      where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null group by o.event_type)
     select t.event_type, coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(f.n, 0), p.next, p.last,
            (select count(*) from core.live_workers w
             where w.generation = coalesce(p_handled_in, p_generation) and w.handlers ? t.event_type),

@@ -86,10 +86,14 @@ begin
       coalesce(core.transactions_below(v_bound), 'transactions'),
         extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;
+  begin
+    perform from core.event_types t where t.consumed_in ? p_generation::text
+      order by t.event_type, t.event_version for update;
+  exception when lock_not_available then
+    return 'waiting: for a worker that registers its event types';
+  end;
   update core.deployments d set status = 'retired', retired_at = clock_timestamp() where d.generation = p_generation;
-  -- publishing reads this column; one order for all, so that it never deadlocks with a registration
-  perform from core.event_types t where t.consumed_in ? p_generation::text
-    order by t.event_type, t.event_version for update;
+  -- publishing reads this column
   update core.event_types t set consumed_in = t.consumed_in - p_generation::text
     where t.consumed_in ? p_generation::text;
   with ended as (delete from core.paused_types p where p.generation = p_generation returning p.event_type)

@@ -7,7 +7,7 @@ begin
       join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at where o.id = any (p_ids)
       and case when o.status = 'in_flight' then o.deleted_at is null else false end
       and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds)) then
-    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+    perform core.row_kept();
   end if;
 end
 $$;

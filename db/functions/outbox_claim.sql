@@ -1,9 +1,9 @@
 -- core.outbox_claim(p_generation, p_event_type, p_limit, p_watermark, p_worker, p_crashed) claims up to p_limit due
 -- rows of one type and generation for the caller's transaction (row-locked mode): they stay pending under its row
 -- locks, and are free again when it ends. With p_crashed it claims only rows with crashes, otherwise only rows without.
--- It skips rows that others have locked, and those of core.claim_suspects. It does not look for rows available before
--- p_watermark, and claims nothing of a paused type. It claims at most 16 MiB of payload and one row, because all are in
--- memory at once. Locks core.outbox; reads core.paused_types and what core.claim_suspects reads.
+-- It skips rows that others have locked, and those of core.claim_suspects and core.quarantined. It does not look for
+-- rows available before p_watermark, and claims nothing of a paused type. It claims at most 16 MiB of payload and one
+-- row, because all are in memory at once. Locks core.outbox; reads core.paused_types and what those two read.
 create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
   p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
   occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
@@ -13,7 +13,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
-  v_suspects uuid[];
+  v_skipped constant uuid[] := core.claim_suspects(p_worker) || core.quarantined(p_generation, p_event_type);
   v_size bigint;
   v_bytes bigint := 0;
 begin
@@ -24,14 +24,13 @@ begin
   if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
     return;
   end if;
-  v_suspects := core.claim_suspects(p_worker, p_generation, p_event_type);
   if p_crashed then
     return query
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
              o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
       from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp() and (v_suspects is null or o.id <> all (v_suspects))
+        and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
       order by o.available_at limit p_limit for update skip locked;
     return;
   end if;
@@ -40,6 +39,7 @@ begin
       idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, v_size in
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
            o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
+           -- what is small and not compressed cannot be long
            case when pg_column_compression(o.payload) is null and pg_column_size(o.payload) <= 16384
              then pg_column_size(o.payload) else core.payload_bytes(o.payload) end
              + case when pg_column_size(o.handler_failures) <= 200 then 0
@@ -47,7 +47,7 @@ begin
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
-      and (v_suspects is null or o.id <> all (v_suspects)) order by o.available_at limit p_limit
+      and o.id <> all (v_skipped) order by o.available_at limit p_limit
     for update skip locked loop
     return next;
     v_bytes := v_bytes + v_size;

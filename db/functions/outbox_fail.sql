@@ -16,9 +16,7 @@ begin
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
-  if v_status is distinct from 'failed' then
-    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-  end if;
+  if v_status is distinct from 'failed' then perform core.row_kept(); end if;
   return true;
 end
 $$;

@@ -20,9 +20,7 @@ begin
         claimed_at = clock_timestamp(), last_error = 'RowFault: outbox: ' || v_reason,
         first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
     where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
-    if v_status is distinct from 'failed' then
-      raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-    end if;
+    if v_status is distinct from 'failed' then perform core.row_kept(); end if;
     set constraints all immediate; -- a deferred one would fail the commit
     delete from core.quarantined_events q where q.id = p_id and q.occurred_at = p_occurred_at;
     return 'failed';

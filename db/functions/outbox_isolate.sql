@@ -25,14 +25,11 @@ begin
       perform case when core.payload_bytes(o.payload) + core.payload_bytes(o.handler_failures) > 0
         then octet_length(o.payload::text) + octet_length(o.handler_failures::text)::bigint end
       from core.outbox o where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
-      if not isfinite(v_row.occurred_at) then raise exception 'occurred_at is %', v_row.occurred_at; end if;
       if p_leased then
         update core.outbox o set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(),
             claimed_by = 'probe', attempts = least(o.attempts + 1, 1000000000)
         where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.claim_token into v_token;
-        if v_token is null then
-          raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-        end if;
+        if v_token is null then perform core.row_kept(); end if;
         set constraints all immediate;
         v_usable := true;
         raise exception 'undo';

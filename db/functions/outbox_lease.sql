@@ -67,9 +67,7 @@ begin
       o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token
     into event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id,
       payload, idempotency_key, trace_context, attempts, handler_failures, crashes, claim_token;
-    if claim_token is null then
-      raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-    end if;
+    if claim_token is null then perform core.row_kept(); end if;
     handled := array(select h.handler_name from core.event_handled h
                      where h.handler_name = any (p_handlers) and h.idempotency_key = v_row.idempotency_key);
     return next;

@@ -102,9 +102,7 @@ begin
             'reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
             'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
       where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.available_at into v_available_at;
-      if v_available_at is null or v_available_at = v_row.available_at then
-        raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-      end if;
+      if v_available_at is null or v_available_at = v_row.available_at then perform core.row_kept(); end if;
       set constraints all immediate;
       reaped := true;
       v_ids := v_ids || v_row.id;
@@ -117,6 +115,7 @@ begin
       failed := false;
       if core.row_fault(sqlstate) then
         failed := core.outbox_give_up(v_row.id, v_row.occurred_at, v_row.claim_token, reason) = 'failed';
+        if not failed then reason := 'quarantined: ' || reason; end if;
         v_skipped := v_skipped || v_row.id;
       end if;
     end;

@@ -24,9 +24,7 @@ begin
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at returning o.available_at into v_available_at;
-  if v_available_at is null or v_available_at = p_available_at then
-    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-  end if;
+  if v_available_at is null or v_available_at = p_available_at then perform core.row_kept(); end if;
   perform pg_notify(v_channel, p_id::text);
   return true;
 end

@@ -3,6 +3,6 @@
 create function core.row_fault(p_sqlstate text) returns boolean
 language plpgsql immutable as $$
 begin
-  return left(p_sqlstate, 2) not in ('08', '40', '53', '57', '58') and p_sqlstate not in ('25006', '55P03');
+  return left(p_sqlstate, 2) not in ('08', '25', '40', '53', '55', '57', '58', '72');
 end
 $$;

@@ -63,10 +63,15 @@ begin
   return v_bytes;
 end
 $$;
+create function core.row_kept() returns void language plpgsql volatile as $$
+begin
+  raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
+end
+$$;
 create function core.row_fault(p_sqlstate text) returns boolean
 language plpgsql immutable as $$
 begin
-  return left(p_sqlstate, 2) not in ('08', '40', '53', '57', '58') and p_sqlstate not in ('25006', '55P03');
+  return left(p_sqlstate, 2) not in ('08', '25', '40', '53', '55', '57', '58', '72');
 end
 $$;
 create function core.quarantined(p_generation bigint, p_event_type text default null) returns uuid[]
@@ -94,9 +99,7 @@ begin
         claimed_at = clock_timestamp(), last_error = 'RowFault: outbox: ' || v_reason,
         first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
     where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
-    if v_status is distinct from 'failed' then
-      raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-    end if;
+    if v_status is distinct from 'failed' then perform core.row_kept(); end if;
     set constraints all immediate; -- a deferred one would fail the commit
     delete from core.quarantined_events q where q.id = p_id and q.occurred_at = p_occurred_at;
     return 'failed';
@@ -133,14 +136,11 @@ begin
       perform case when core.payload_bytes(o.payload) + core.payload_bytes(o.handler_failures) > 0
         then octet_length(o.payload::text) + octet_length(o.handler_failures::text)::bigint end
       from core.outbox o where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
-      if not isfinite(v_row.occurred_at) then raise exception 'occurred_at is %', v_row.occurred_at; end if;
       if p_leased then
         update core.outbox o set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(),
             claimed_by = 'probe', attempts = least(o.attempts + 1, 1000000000)
         where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.claim_token into v_token;
-        if v_token is null then
-          raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-        end if;
+        if v_token is null then perform core.row_kept(); end if;
         set constraints all immediate;
         v_usable := true;
         raise exception 'undo';
@@ -215,7 +215,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
-  v_suspects uuid[];
+  v_skipped constant uuid[] := core.claim_suspects(p_worker) || core.quarantined(p_generation, p_event_type);
   v_size bigint;
   v_bytes bigint := 0;
 begin
@@ -225,14 +225,13 @@ begin
   if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
     return;
   end if;
-  v_suspects := core.claim_suspects(p_worker, p_generation, p_event_type);
   if p_crashed then
     return query
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
              o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
       from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp() and (v_suspects is null or o.id <> all (v_suspects))
+        and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
       order by o.available_at limit p_limit for update skip locked;
     return;
   end if;
@@ -247,7 +246,7 @@ begin
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
-      and (v_suspects is null or o.id <> all (v_suspects)) order by o.available_at limit p_limit
+      and o.id <> all (v_skipped) order by o.available_at limit p_limit
     for update skip locked loop
     return next;
     v_bytes := v_bytes + v_size;
@@ -292,9 +291,7 @@ begin
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at returning o.available_at into v_available_at;
-  if v_available_at is null or v_available_at = p_available_at then
-    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-  end if;
+  if v_available_at is null or v_available_at = p_available_at then perform core.row_kept(); end if;
   perform pg_notify(v_channel, p_id::text);
   return true;
 end
@@ -314,9 +311,7 @@ begin
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
-  if v_status is distinct from 'failed' then
-    raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-  end if;
+  if v_status is distinct from 'failed' then perform core.row_kept(); end if;
   return true;
 end
 $$;
@@ -331,5 +326,5 @@ set local lock_timeout = '500ms';
 select core.require_empty('core.paused_types', 'core.quarantined_events');
 drop function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
   core.outbox_retry, core.outbox_fail, core.outbox_isolate, core.outbox_give_up, core.quarantined, core.row_fault,
-  core.payload_bytes;
+  core.row_kept, core.payload_bytes;
 drop table core.quarantined_events, core.paused_types;

@@ -89,18 +89,13 @@ begin
   set ids = p_ids, claimed_at = clock_timestamp();
 end
 $$;
-create function core.claim_suspects(p_worker uuid, p_generation bigint, p_event_type text) returns uuid[]
-language plpgsql volatile as $$
+create function core.claim_suspects(p_worker uuid) returns uuid[] language plpgsql volatile as $$
 begin
   return (
     with gone as materialized
       (select w.worker_id from core.workers w where w.worker_id is distinct from p_worker
         and core.worker_gone(w.session_id))
-    select array_agg(s.id) from
-      (select i.id from gone g join core.claim_journal j on j.worker_id = g.worker_id, unnest(j.ids) as i(id)
-       union all
-       select q.id from core.quarantined_events q
-       where q.generation = p_generation and (p_event_type is null or q.event_type = p_event_type)) s);
+    select array_agg(i.id) from gone g join core.claim_journal j on j.worker_id = g.worker_id, unnest(j.ids) as i(id));
 end
 $$;
 create function core.workers_probe(p_worker uuid, p_grace double precision) returns double precision
@@ -205,9 +200,7 @@ begin
             'reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
             'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
       where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.available_at into v_available_at;
-      if v_available_at is null or v_available_at = v_row.available_at then
-        raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
-      end if;
+      if v_available_at is null or v_available_at = v_row.available_at then perform core.row_kept(); end if;
       set constraints all immediate;
       reaped := true;
       v_ids := v_ids || v_row.id;
@@ -220,6 +213,7 @@ begin
       failed := false;
       if core.row_fault(sqlstate) then
         failed := core.outbox_give_up(v_row.id, v_row.occurred_at, v_row.claim_token, reason) = 'failed';
+        if not failed then reason := 'quarantined: ' || reason; end if;
         v_skipped := v_skipped || v_row.id;
       end if;
     end;

@@ -471,23 +471,21 @@ declare
   v_ats timestamptz[];
   v_channels text[];
   v_tried boolean[];
-  v_freed uuid[];
 begin
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('retry_now', p_event_ids, p_occurred_ats) r;
-  with freed as (delete from core.quarantined_events q using unnest(v_ids, v_ats) as k(id, occurred_at)
-    where q.id = k.id and q.occurred_at = k.occurred_at returning q.id)
-  select coalesce(array_agg(f.id), '{}') into v_freed from freed f;
-  with restamped as
+  with freed as
+    (delete from core.quarantined_events q using unnest(v_ids, v_ats) as k(id, occurred_at)
+     where q.id = k.id and q.occurred_at = k.occurred_at returning q.id, q.occurred_at),
+  restamped as
     (update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
-     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at and o.id <> all (v_freed)
+     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+       and not exists (select from freed f where f.id = o.id and f.occurred_at = o.occurred_at)
      returning o.id, o.occurred_at, o.channel, core.tried(o.attempts, o.last_error) as tried),
   written as
     (select * from restamped
      union all
-     select o.id, o.occurred_at, o.channel, true
-     from core.outbox o join unnest(v_ids, v_ats) as k(id, occurred_at) using (id, occurred_at)
-     where o.id = any (v_freed))
+     select o.id, o.occurred_at, o.channel, true from freed f join core.outbox o using (id, occurred_at))
   select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'),
     coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.tried), '{}')
   into v_ids, v_ats, v_channels, v_tried from written w;

@@ -96,12 +96,9 @@ $$;
 create function core.generation_left(p_generation bigint) returns text
 language sql volatile set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   select case when w.due + w.scheduled + f.in_flight > 0 then
-           format('%s due, %s scheduled%s, %s in flight%s', w.due, w.scheduled,
+           format('%s due, %s scheduled%s, %s in flight', w.due, w.scheduled,
              coalesce(' until ' || to_char(w.last at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), ''),
-               f.in_flight,
-             (select format('; of these quarantined: %s (`workers events retry-now`)', string_agg(q.id::text, ', '))
-              from (select q.id from core.quarantined_events q where q.generation = p_generation
-                    order by q.id limit 5) q having count(*) > 0)) end
+               f.in_flight) end
   from (select count(*) filter (where o.available_at <= statement_timestamp()) as due,
                count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
                max(o.available_at) filter (where o.available_at > statement_timestamp()) as last
@@ -187,9 +184,13 @@ begin
       coalesce(core.transactions_below(v_bound), 'transactions'),
         extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;
+  begin
+    perform from core.event_types t where t.consumed_in ? p_generation::text
+      order by t.event_type, t.event_version for update;
+  exception when lock_not_available then
+    return 'waiting: for a worker that registers its event types';
+  end;
   update core.deployments d set status = 'retired', retired_at = clock_timestamp() where d.generation = p_generation;
-  perform from core.event_types t where t.consumed_in ? p_generation::text
-    order by t.event_type, t.event_version for update;
   update core.event_types t set consumed_in = t.consumed_in - p_generation::text
     where t.consumed_in ? p_generation::text;
   with ended as (delete from core.paused_types p where p.generation = p_generation returning p.event_type)
@@ -244,8 +245,6 @@ create function core.generation_backlog(p_generation bigint,
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
-declare
-  v_skipped constant uuid[] := core.quarantined(p_generation);
 begin
   return query
     with pending as materialized (
@@ -253,12 +252,10 @@ begin
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
              max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
-      where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null and o.id <> all (v_skipped)
-      group by o.event_type),
+      where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null group by o.event_type),
     flying as materialized (
       select o.event_type, count(*) as n from core.outbox o
-      where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null and o.id <> all (v_skipped)
-      group by o.event_type)
+      where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null group by o.event_type)
     select t.event_type, coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(f.n, 0), p.next, p.last,
            (select count(*) from core.live_workers w
             where w.generation = coalesce(p_handled_in, p_generation) and w.handlers ? t.event_type),
@@ -343,7 +340,7 @@ as $$
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   v_now constant timestamptz := clock_timestamp();
-  v_suspects uuid[];
+  v_skipped uuid[];
   v_type text;
   v_row record;
   v_ids uuid[] := '{}';
@@ -361,13 +358,13 @@ begin
   end if;
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
-  v_suspects := core.claim_suspects(null, p_from, null);
+  v_skipped := core.claim_suspects(null) || core.quarantined(p_from);
   for v_type in select p.event_type from core.pending_types() p
     where p.generation = p_from and (p_event_types is null or p.event_type = any (p_event_types)) loop
     for v_row in
       select o.id, o.occurred_at from core.outbox o
       where o.generation = p_from and o.event_type = v_type and o.status = 'pending' and o.deleted_at is null
-        and (p_before is null or o.created_at < p_before) and (v_suspects is null or o.id <> all (v_suspects))
+        and (p_before is null or o.created_at < p_before) and o.id <> all (v_skipped)
       order by o.available_at limit p_limit - cardinality(v_ids) for update skip locked loop
       v_ids := v_ids || v_row.id;
       v_occurred_ats := v_occurred_ats || v_row.occurred_at;

@@ -95,6 +95,10 @@ func TestLogsNeverStopWork(t *testing.T) {
 	must(t, goneReader.Close())
 	unread, stalled, err := os.Pipe()
 	must(t, err)
+	const setPipeSize = 1031 // F_SETPIPE_SZ of fcntl(2): a page is full after a few entries
+	if _, _, e := syscall.Syscall(syscall.SYS_FCNTL, stalled.Fd(), setPipeSize, 4096); e != 0 {
+		t.Fatal(e)
+	}
 	t.Cleanup(func() {
 		for _, file := range []*os.File{full, gone, unread, stalled} {
 			must(t, file.Close())
@@ -109,7 +113,7 @@ func TestLogsNeverStopWork(t *testing.T) {
 			command := b.command(b.worker, "")
 			command.Args, command.Log = append(command.Args, "--log-level", "debug"), log
 			worker := process.Start(t, command)
-			l.Publish(t, b.publisher, plainKeys(1, 1000)...) // whose entries fill a pipe
+			l.Publish(t, b.publisher, plainKeys(1, 100)...) // whose entries fill the pipe
 			l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 			worker.Signal(syscall.SIGHUP)
 			if code := worker.AwaitExit(t); code != 0 {

@@ -228,10 +228,33 @@ func aTxIsRevokedWhenItsHandlerReturns(b *bundle) {
 // Rows that cannot be read or written, whatever the reason, keep no other row of their type waiting. They end as
 // failed, or, where a trigger lets nothing write them, in quarantine, until an operator takes them out.
 func TestUnusableRows(t *testing.T) {
-	t.Run("row-locked", func(t *testing.T) { unusableRows(setup(t), subscription(effectHandler("platform.one"))) })
-	t.Run("leased", func(t *testing.T) {
-		unusableRows(setup(t), leasedSubscription(time.Hour, effectExecutor(executor1)))
+	t.Run("row-locked", func(t *testing.T) {
+		unusableRows(setup(t), subscription(handler("platform.one", func(ctx context.Context, tx events.Tx,
+			e events.Envelope) error {
+			if err := asMarked(e); err != nil {
+				return err
+			}
+			return writeEffect("platform.one")(ctx, tx, e)
+		})))
 	})
+	t.Run("leased", func(t *testing.T) {
+		unusableRows(setup(t), leasedSubscription(time.Hour, executor(executor1, func(_ context.Context,
+			e events.Envelope) (events.Completion, error) {
+			return effectCompletion(executor1, e), asMarked(e)
+		})))
+	})
+}
+
+// asMarked is the error of a handler of an event whose mark names the status that it then gets.
+func asMarked(e events.Envelope) error {
+	switch _, status, _ := strings.Cut(e.TraceContext, ": "); status {
+	case "pending":
+		return errOnPurpose
+	case "failed":
+		return events.Terminal(errOnPurpose)
+	default:
+		return nil
+	}
 }
 
 func unusableRows(b *bundle, s events.Subscription) {
@@ -249,6 +272,10 @@ func unusableRows(b *bundle, s events.Subscription) {
 		{"", "suppressed: delivered", "failed", "keeps the row"},
 		{"", "kept", "quarantined", "keeps the row"},
 		{"", "kept: delivered", "failed", "keeps the row"},
+		{"", "suppressed: pending", "failed", "keeps the row"},
+		{"", "kept: pending", "failed", "keeps the row"},
+		{"", "suppressed: failed", "quarantined", "keeps the row"},
+		{"", "kept: failed", "quarantined", "keeps the row"},
 		{"", "rejected at commit", "quarantined", "not now"},
 		{"", "rejected at commit: delivered", "failed", "not now"},
 	}
@@ -298,7 +325,8 @@ func unusableRows(b *bundle, s events.Subscription) {
 			b.Errorf("event %d beside them: %s: %s", i, status, reason)
 		}
 	}
-	b.exec("drop trigger meddle on core.outbox; drop trigger meddle_late on core.outbox")
+	b.exec("drop trigger meddle on core.outbox; drop trigger meddle_late on core.outbox; " +
+		"update core.outbox set trace_context = null")
 	freed := 0
 	for i, c := range cases {
 		if c.status == "quarantined" {
@@ -308,4 +336,24 @@ func unusableRows(b *bundle, s events.Subscription) {
 	}
 	b.exec("update core.outbox set claimed_at = '2020-01-01' where status = 'in_flight'") // the leases run out
 	l.awaitDelivered(freed)
+}
+
+// Go and SQL agree on which errors may be those of a row.
+func TestRowFaults(t *testing.T) {
+	b := setup(t)
+	for _, code := range []string{
+		pgerrcode.CheckViolation, pgerrcode.RaiseException, pgerrcode.DataCorrupted, pgerrcode.InternalError,
+		pgerrcode.ProgramLimitExceeded, pgerrcode.TriggeredActionException, pgerrcode.ReadOnlySQLTransaction,
+		pgerrcode.IdleInTransactionSessionTimeout, pgerrcode.DeadlockDetected, pgerrcode.LockNotAvailable,
+		pgerrcode.ConfigurationLimitExceeded, pgerrcode.QueryCanceled, pgerrcode.IOError, pgerrcode.ConnectionFailure,
+		pgerrcode.ObjectNotInPrerequisiteState, pgerrcode.SnapshotTooOld,
+	} {
+		have := pgtx.RowFault(&pgconn.PgError{Code: code, Where: "a trigger"})
+		if want := one[bool](b, "select core.row_fault($1)", code); have != want {
+			t.Errorf("%s: %t in Go, %t in SQL", code, have, want)
+		}
+	}
+	if pgtx.RowFault(&pgconn.PgError{Code: pgerrcode.InsufficientPrivilege}) {
+		t.Error("a function that may not be called is a row's fault")
+	}
 }

@@ -223,11 +223,6 @@ func TestRetire(t *testing.T) {
 		d.rows(t, 1, "generation = 3, "+set)
 		d.run(t, line{"operator", retire, "not empty: " + left}, statusOf(3, "draining"))
 	}
-	d.rows(t, 1, "generation = 3, "+inFlight)
-	d.run(t, line{"", "insert into core.quarantined_events (id, occurred_at, event_type, generation, reason) select id, " +
-		"occurred_at, event_type, generation, 'P0001: no' from core.outbox", ""},
-		line{"operator", retire, "not empty: 0 due, 0 scheduled, 1 in flight; of these quarantined: " + key(1).String() +
-			" (`workers events retry-now`)"}, statusOf(3, "draining"), line{"", "delete from core.quarantined_events", ""})
 	d.run(t, line{"worlds", publishInto(3), ""}, line{"", "select count(*) from core.operator_actions", "0"})
 	d.rows(t, 2, "generation = 3, status = 'failed'") // its workers are not needed for those
 	d.alter(t, 2, "status = 'delivered'")

@@ -472,6 +472,10 @@ func TestLeaseExpiresIn(t *testing.T) {
 		d.run(t, line{"worker", "select s between " + c.from + " and " + c.upto + ", '" +
 			strings.ReplaceAll(c.then, "'", "") + "' from core.lease_expires_in() s", "t*"})
 	}
+	d.rows(t, 1, held)
+	d.run(t, line{"", "insert into core.quarantined_events (id, occurred_at, event_type, generation, reason) select id, " +
+		"occurred_at, event_type, generation, 'P0001: no' from core.outbox", ""},
+		line{"worker", "select core.lease_expires_in()", "-"})
 }
 
 // An idle worker asks every five seconds and reaps nothing; with an answer of 0 it would reap without end.

@@ -190,7 +190,11 @@ func TestSweepOfEvents(t *testing.T) {
 	for n, c := range cases {
 		d.store(t, n+1, "", c.row)
 	}
+	exec(t, d.admin, "insert into core.quarantined_events (id, occurred_at, event_type, generation, reason) select id, "+
+		"occurred_at, event_type, generation, status from core.outbox")
 	sweepAll(t, d.admin, 3)
+	d.run(t, line{"", "select string_agg(reason, ', ' order by reason) from core.quarantined_events",
+		"in_flight, pending"}) // the others were settled by hand
 	for n, c := range cases {
 		if have := d.fate(t, "core.outbox", fmt.Sprintf("t.id = '%s'", key(n+1))); have != c.want {
 			t.Errorf("%s: %s, want %s", c.name, have, c.want)

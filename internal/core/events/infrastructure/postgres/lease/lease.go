@@ -143,8 +143,12 @@ func renew(ctx context.Context, c *dispatch.Consumer, all []*lease, handler stri
 		return renewRows(ctx, coredb.New(tx), rowsOf(all), handler, held)
 	})
 	if len(all) > 1 && pgtx.RowFault(err) { // the lease of one must not cost the others theirs
-		for i := range all {
-			one, _ := renew(ctx, c, all[i:i+1], handler)
+		for i, l := range all {
+			one, err := renew(ctx, c, all[i:i+1], handler)
+			if err != nil {
+				c.Log.WarnContext(ctx, "the lease could not be renewed",
+					append(pgtx.LogError(err), pgtx.LogEventID, l.row.Envelope.EventID)...)
+			}
 			maps.Copy(held, one)
 		}
 		return held, nil

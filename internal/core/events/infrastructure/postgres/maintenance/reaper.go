@@ -97,6 +97,9 @@ func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow) {
 	log := r.log.With(pgtx.LogEventID, row.EventID, pgtx.LogEventType, row.EventType, pgtx.LogGeneration, row.Generation,
 		pgtx.LogAttempts, row.Attempts, pgtx.LogCrashes, row.Crashes, pgtx.LogReason, row.Reason)
 	switch {
+	case !row.Reaped && row.Failed:
+		log.ErrorContext(ctx, "event failed: its row cannot be made pending again",
+			pgtx.LogSee, pgtx.ShowCommand(row.EventID))
 	case !row.Reaped:
 		log.ErrorContext(ctx, "event of a dead worker could not be made pending again",
 			pgtx.LogSee, pgtx.ShowCommand(row.EventID))

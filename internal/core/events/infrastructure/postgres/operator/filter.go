@@ -70,25 +70,26 @@ func (f Filter) statuses() []Status {
 	return slices.DeleteFunc(Statuses(), func(s Status) bool { return s == Discarded })
 }
 
-// The ids of quarantined events, and the condition that an event is none of them.
+// Conditions of events that workers pass over, and of the others.
 const (
-	quarantine = "array(select q.id from core.quarantined_events q)"
-	claimed    = " and o.id <> all (" + quarantine + ")"
+	quarantined    = "exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)"
+	notQuarantined = " and not " + quarantined
 )
 
 // condition returns SQL that is true for a row o of core.outbox in that status.
 func (s Status) condition() string {
 	switch s {
 	case Due:
-		return "o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp()" + claimed
+		return "o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp()" + notQuarantined
 	case Scheduled:
-		return "o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()" + claimed
+		return "o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()" + notQuarantined
 	case Quarantined:
-		return "o.id = any (" + quarantine + ") and o.status in ('pending', 'in_flight') and o.deleted_at is null"
+		return "o.id = any (array(select q.id from core.quarantined_events q)) and " + quarantined +
+			" and o.status in ('pending', 'in_flight') and o.deleted_at is null"
 	case Discarded:
 		return "o.status = 'failed' and o.deleted_at is not null and o.discarded_at is not null"
 	case InFlight:
-		return "o.status = 'in_flight' and o.deleted_at is null" + claimed
+		return "o.status = 'in_flight' and o.deleted_at is null" + notQuarantined
 	case Delivered, Failed:
 		return "o.status = '" + string(s) + "' and o.deleted_at is null"
 	default:

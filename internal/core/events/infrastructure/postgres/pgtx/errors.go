@@ -8,10 +8,10 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgerrcode"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
@@ -70,20 +70,14 @@ func ServerState(err error) bool {
 }
 
 // RowFault reports whether an error of a statement may be the fault of a row that it read or wrote, so that the next
-// try would fail too: as core.row_fault says of the server's errors, or because the driver cannot decode a value. A
-// function that is missing or not allowed is not a row's fault; an error within one may be.
+// try would fail too: as core.row_fault says. A function that is missing or not allowed is not a row's fault; an error
+// within one may be.
 func RowFault(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		_, undecodable := errors.AsType[pgx.ScanArgError](err)
-		return undecodable
-	}
-	switch postgresClass(pg) {
-	case ClassConnection, ClassSerialization, ClassDeadlock, ClassSchemaChanged, ClassServer, ClassTimeout:
+	if !ok || len(pg.Code) < 2 || pg.Where == "" && pgerrcode.IsSyntaxErrororAccessRuleViolation(pg.Code) {
 		return false
-	default:
-		return pg.Where != "" || !pgerrcode.IsSyntaxErrororAccessRuleViolation(pg.Code)
 	}
+	return !slices.Contains([]string{"08", "25", "40", "53", "55", "57", "58", "72"}, pg.Code[:2]) && !schemaChanged(pg)
 }
 
 // schemaChanged reports whether a prepared statement has become useless by a migration; the driver prepares it again.
