@@ -321,6 +321,14 @@ var rounds = []struct {
 			"'failed', claimed_at = now(), last_error = 'IntegrityError: a.b: no' where event_type = 'a.failed'",
 			"1 event failed in the last hour; the most common failure is a.failed, IntegrityError",
 			"workers events stats", false},
+		// of these three events the last has the payload of the first, which was handled
+		{"failures", doctor.Warning, strings.Repeat(insert("a.reused", 1, "outbox_gen_1")+"; ", 3) + "with numbered as " +
+			"(select id, row_number() over (order by id) as n from core.outbox where event_type = 'a.reused') update " +
+			"core.outbox o set status = 'delivered', idempotency_key = 'k', payload = jsonb_build_object('n', n % 2) from " +
+			"numbered r where r.id = o.id; insert into core.event_handled select h, 'k', (array_agg(id order by " +
+			"id))[i], t, null, 'operational' from core.outbox, (values ('worlds.reused', 'a.reused', 1), ('worlds.other', " +
+			"'a.other', 2)) v(h, t, i) where event_type = 'a.reused' group by h, t, i", "1 event of type a.reused had nothing to do in the last day",
+			"`workers events show ", false},
 		{"retention", doctor.Warning, insert("a.expires", 1, "outbox_gen_1") + "; update core.outbox set status = " +
 			"'failed', claimed_at = now() - interval '25 days', occurred_at = now() - interval '25 days' where event_type = " +
 			"'a.expires'; update core.retention_policies set active_ttl_days = 30 where subject = 'outbox_row'",

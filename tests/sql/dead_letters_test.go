@@ -286,7 +286,8 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 		"lease_handler = 'worlds.parked'")
 	exec(t, d.admin, `update core.outbox set claimed_at = 'infinity' where id = $1 and status = 'failed'`, id)
 	exec(t, d.admin, `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
-		select h, 'k', i, 'a.b', 'operational' from (values ('worlds.handled', $1::uuid), ('worlds.by_another', $2)) v(h, i)
+		select h, 'k', i, t, 'operational' from (values ('worlds.handled', $1::uuid, '`+cardType+`'),
+			('worlds.by_another', $2, '`+cardType+`'), ('worlds.of_another_type', $2, 'a.b')) v(h, i, t)
 		union all select 'worlds.other' || n, 'of another key', gen_random_uuid(), 'a.b', 'operational'
 			from generate_series(1, 20) n`, id, first)
 	exec(t, d.admin, `insert into core.operator_actions (action, acted_by, event_ids, generation) values ('replay',

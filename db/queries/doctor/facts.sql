@@ -417,6 +417,26 @@ from core.quarantined_events q join core.outbox o on o.id = q.id and o.occurred_
 where o.status in ('pending', 'in_flight') and o.deleted_at is null
 order by q.generation, q.event_type, q.quarantined_at;
 
+-- name: ReusedKeys :many
+-- Returns, by type, the delivered events of the last day for which a handler had nothing to do, because it had handled
+-- another event of the same key, whose payload differs. It reads only the latest @up_to events.
+with recursive known(name) as (
+  (select h.handler_name from core.event_handled h order by h.handler_name limit 1)
+  union all
+  select (select h.handler_name from core.event_handled h where h.handler_name > k.name order by h.handler_name limit 1)
+  from known k where k.name is not null),
+latest as materialized (
+  select o.id, o.event_type, o.status, o.created_at, o.idempotency_key, o.payload
+  from core.outbox o order by o.id desc limit @up_to::integer)
+select l.event_type::text as event_type, count(distinct l.id)::integer as events, max(l.id::text)::text as latest
+from latest l cross join known k cross join lateral
+  (select h.event_id, h.event_type from core.event_handled h
+   where h.handler_name = k.name and h.idempotency_key = l.idempotency_key offset 0) h
+where l.status = 'delivered' and l.idempotency_key <> l.id::text
+  and l.created_at > statement_timestamp() - interval '1 day' and h.event_id <> l.id and h.event_type = l.event_type
+  and exists (select from core.outbox x where x.id = h.event_id and x.payload <> l.payload)
+group by l.event_type order by 2 desc, 1;
+
 -- name: Retention :one
 -- Returns what retention has done. Swept_seconds below 0: it has never swept. Workers are live ones that registered
 -- more than @least_seconds ago. Hidden are tombstones of pending or in_flight events among the latest @tombstones,

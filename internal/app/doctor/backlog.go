@@ -259,7 +259,7 @@ func paused(ctx context.Context, e *examination) (string, error) {
 		pauses[0].EventType, pauses[0].Generation, pauses[0].PausedBy), nil
 }
 
-// failures counts the dead letters, and finds quarantined events, and recent failures: something is going wrong now.
+// failures counts the dead letters, and finds quarantined events, recent failures, and events without effect.
 func failures(ctx context.Context, e *examination) (string, error) {
 	quarantined, err := e.facts.Quarantined(ctx)
 	if err != nil {
@@ -277,7 +277,14 @@ func failures(ctx context.Context, e *examination) (string, error) {
 			fix("`workers events stats --status failed` counts them by type and error; `workers events list --newer-than 1h` " +
 				"lists them")
 	}
-	return app.Counted(f.Failed, "failed event") + " to replay or discard", err
+	reused, reusedErr := e.facts.ReusedKeys(ctx, countUpTo)
+	for _, r := range reused {
+		e.found(Warning, "%s of type %s had nothing to do in the last day, because another payload was handled under the "+
+			"same key", app.Counted(int(r.Events), "event"), r.EventType).fix("`workers events show %s` names the event that "+
+			"was handled instead of the latest; let the key name the change, not the thing that changed (docs/producers.md)",
+			r.Latest)
+	}
+	return app.Counted(f.Failed, "failed event") + " to replay or discard", errors.Join(err, reusedErr)
 }
 
 // retention finds sweeps that do not happen, and dead letters that will soon be deleted.

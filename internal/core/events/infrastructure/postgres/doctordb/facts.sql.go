@@ -898,6 +898,53 @@ func (q *Queries) Retention(ctx context.Context, arg RetentionParams) (Retention
 	return i, err
 }
 
+const reusedKeys = `-- name: ReusedKeys :many
+with recursive known(name) as (
+  (select h.handler_name from core.event_handled h order by h.handler_name limit 1)
+  union all
+  select (select h.handler_name from core.event_handled h where h.handler_name > k.name order by h.handler_name limit 1)
+  from known k where k.name is not null),
+latest as materialized (
+  select o.id, o.event_type, o.status, o.created_at, o.idempotency_key, o.payload
+  from core.outbox o order by o.id desc limit $1::integer)
+select l.event_type::text as event_type, count(distinct l.id)::integer as events, max(l.id::text)::text as latest
+from latest l cross join known k cross join lateral
+  (select h.event_id, h.event_type from core.event_handled h
+   where h.handler_name = k.name and h.idempotency_key = l.idempotency_key offset 0) h
+where l.status = 'delivered' and l.idempotency_key <> l.id::text
+  and l.created_at > statement_timestamp() - interval '1 day' and h.event_id <> l.id and h.event_type = l.event_type
+  and exists (select from core.outbox x where x.id = h.event_id and x.payload <> l.payload)
+group by l.event_type order by 2 desc, 1
+`
+
+type ReusedKeysRow struct {
+	EventType string
+	Events    int32
+	Latest    string
+}
+
+// Returns, by type, the delivered events of the last day for which a handler had nothing to do, because it had handled
+// another event of the same key, whose payload differs. It reads only the latest @up_to events.
+func (q *Queries) ReusedKeys(ctx context.Context, upTo int32) ([]ReusedKeysRow, error) {
+	rows, err := q.db.Query(ctx, reusedKeys, upTo)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReusedKeysRow
+	for rows.Next() {
+		var i ReusedKeysRow
+		if err := rows.Scan(&i.EventType, &i.Events, &i.Latest); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const scale = `-- name: Scale :one
 select greatest(c.reltuples, 0)::double precision as rows, pg_size_pretty(pg_total_relation_size(c.oid))::text as size,
   coalesce((select h.p99_ms from core.delivery_latency_hours h order by h.hour desc limit 1), 0)::bigint as last_p99,

@@ -128,7 +128,7 @@ states as (
       where x.id = h.event_id and x.id <> e.id and x.payload <> e.payload) as other_payload
   from event e cross join known k cross join lateral
     (select h.handled_at, h.event_id from core.event_handled h
-     where h.handler_name = k.name and h.idempotency_key = e.idempotency_key offset 0) h
+     where h.handler_name = k.name and h.idempotency_key = e.idempotency_key and h.event_type = e.event_type offset 0) h
   union all
   select 2, f.key, case when f.value -> 'parked' = 'true' then 'parked' else 'failing' end, null, null, f.value, false
   from event e cross join lateral jsonb_each(e.handler_failures) f
