@@ -6,9 +6,9 @@
 -- time; the others get nothing.
 --
 -- Which rows a crash is charged to (crashes): if the worker ran a row that had crashes before, that row; otherwise
--- every row that it held, because each may have ended it. None, if the server was started since, or if the worker has
--- its session again. A row with five crashes is failed. docs/decisions/0008 says why this ends. Writes core.outbox,
--- core.workers, core.claim_journal.
+-- every row that it held, because each may have ended it. None, if the server was started since, if the worker has its
+-- session again, or if it was told to stop, which costs no attempt either. A row with five crashes is failed.
+-- docs/decisions/0008 says why this ends. Writes core.outbox, core.workers, core.claim_journal.
 create function core.outbox_reap(p_limit integer default 50, p_after uuid default null,
   p_grace double precision default 2) returns table (event_id uuid, event_type text, generation bigint,
   attempts integer, crashes integer, failed boolean, reaped boolean, reason text)
@@ -36,7 +36,8 @@ begin
   end if;
   if not pg_try_advisory_xact_lock(5583017264419803127) then return; end if;
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
-  delete from core.claim_journal j where core.server_restarted(j.claimed_at); -- which explains the lost sessions
+  delete from core.claim_journal j where core.server_restarted(j.claimed_at) -- which explains the lost sessions
+    or exists (select from core.workers w where w.worker_id = j.worker_id and w.stopping);
   for v_held in
     with gone as materialized
       (select w.worker_id, w.name, w.charged, w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) as due
@@ -58,7 +59,8 @@ begin
                 h.id) as latest,
               bool_or(h.crashes > 0) over w as suspected from held h window w as (partition by h.worker))
     select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
-           g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
+           g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive,
+           exists (select from core.workers w where w.worker_id::text = t.worker and w.stopping) as stopping
     from together t left join gone g on g.worker_id::text = t.worker
     where t.due and (p_after is null or t.id > p_after) order by t.id, t.occurred_at loop
     select o.* into v_row from core.outbox o
@@ -71,20 +73,23 @@ begin
     event_type := v_row.event_type;
     generation := v_row.generation;
     v_restarted := coalesce(core.server_restarted(v_held.claimed_at), false);
-    v_counted := not v_restarted and not v_held.alive and not v_held.other_charged;
+    v_counted := not v_restarted and not v_held.alive and not v_held.stopping and not v_held.other_charged;
     v_charged := v_counted and (v_row.crashes > 0 or v_held.alone);
     -- a lease counted its own
-    attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end;
+    attempts := case when v_row.status = 'in_flight' then greatest(v_row.attempts - v_held.stopping::integer, 0)
+      else v_row.attempts + v_charged::integer end;
     crashes := least(v_row.crashes, 1000000) + v_counted::integer;
     failed := v_counted and crashes >= c_crashes;
     v_reason := case when v_row.status = 'in_flight'
-        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, '
-          'frozen or disconnected', coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds,
-          coalesce(v_row.claimed_by, 'unknown'),
-          to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: %s',
+          coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds, coalesce(v_row.claimed_by, 'unknown'),
+          to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+          case when v_held.stopping then 'it stopped' when v_restarted then 'disconnected'
+            else 'killed, frozen or disconnected' end)
         else format('WorkerDied: outbox: worker %s ended, froze or lost its connection while it ran this event: '
           'killed, out of memory, exit', v_held.name) end
-      || case when v_restarted then '; not counted: the server was started since'
+      || case when v_held.stopping then '; not counted'
+              when v_restarted then '; not counted: the server was started since'
               when v_held.alive then '; not counted: the worker lives'
               when not v_counted then '; not counted: it ran another event with crashes'
               when not v_charged then '; it ran others as well: each runs alone from now on'

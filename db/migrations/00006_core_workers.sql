@@ -13,6 +13,7 @@ create table core.workers (
   registered_at timestamptz not null default clock_timestamp(),
   gone_at timestamptz null,
   charged boolean not null default false,
+  stopping boolean not null default false,
   constraint workers_pk primary key (worker_id),
   constraint workers_generation_range check (generation between 1 and 999999999999),
   constraint workers_name_size check (octet_length(name) between 1 and 256),
@@ -23,6 +24,7 @@ comment on column core.workers.name is 'host and process, for people';
 comment on column core.workers.handlers is 'event type to sorted handler names';
 comment on column core.workers.gone_at is 'when it was first found without its session lock, null while it holds it';
 comment on column core.workers.charged is 'its crash is charged to one row, so not to the others that it held';
+comment on column core.workers.stopping is 'it was told to stop: what it holds is charged to no row';
 grant select on core.workers to spectral_operator;
 
 -- The rows that each worker holds, committed before their handlers run: what a dead worker held may have ended it
@@ -72,10 +74,17 @@ begin
   return null;
 end
 $$;
+create function core.worker_stopping(p_worker uuid, p_generation bigint, p_name text) returns void
+language sql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
+  insert into core.workers (worker_id, session_id, generation, name, handlers, stopping)
+  values (p_worker, gen_random_uuid(), p_generation, p_name, '{}', true)
+  on conflict (worker_id) do update set stopping = true
+$$;
 create function core.worker_unregister(p_worker uuid, p_channels text[]) returns void
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
   delete from core.claim_journal j where j.worker_id = p_worker;
-  delete from core.workers w where w.worker_id = p_worker;
+  delete from core.workers w where w.worker_id = p_worker and not exists (select from core.outbox o
+    where o.status = 'in_flight' and o.deleted_at is null and starts_with(o.claimed_by, p_worker::text));
   select pg_notify(c, '') from unnest(p_channels) as c;
 $$;
 create function core.claim_journal_write(p_worker uuid, p_event_type text, p_runner integer, p_ids uuid[]) returns void
@@ -137,7 +146,8 @@ begin
   end if;
   if not pg_try_advisory_xact_lock(5583017264419803127) then return; end if;
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
-  delete from core.claim_journal j where core.server_restarted(j.claimed_at); -- which explains the lost sessions
+  delete from core.claim_journal j where core.server_restarted(j.claimed_at) -- which explains the lost sessions
+    or exists (select from core.workers w where w.worker_id = j.worker_id and w.stopping);
   for v_held in
     with gone as materialized
       (select w.worker_id, w.name, w.charged, w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) as due
@@ -158,7 +168,8 @@ begin
                 h.id) as latest,
               bool_or(h.crashes > 0) over w as suspected from held h window w as (partition by h.worker))
     select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
-           g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
+           g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive,
+           exists (select from core.workers w where w.worker_id::text = t.worker and w.stopping) as stopping
     from together t left join gone g on g.worker_id::text = t.worker
     where t.due and (p_after is null or t.id > p_after) order by t.id, t.occurred_at loop
     select o.* into v_row from core.outbox o
@@ -171,19 +182,22 @@ begin
     event_type := v_row.event_type;
     generation := v_row.generation;
     v_restarted := coalesce(core.server_restarted(v_held.claimed_at), false);
-    v_counted := not v_restarted and not v_held.alive and not v_held.other_charged;
+    v_counted := not v_restarted and not v_held.alive and not v_held.stopping and not v_held.other_charged;
     v_charged := v_counted and (v_row.crashes > 0 or v_held.alone);
-    attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end;
+    attempts := case when v_row.status = 'in_flight' then greatest(v_row.attempts - v_held.stopping::integer, 0)
+      else v_row.attempts + v_charged::integer end;
     crashes := least(v_row.crashes, 1000000) + v_counted::integer;
     failed := v_counted and crashes >= c_crashes;
     v_reason := case when v_row.status = 'in_flight'
-        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, '
-          'frozen or disconnected', coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds,
-          coalesce(v_row.claimed_by, 'unknown'),
-          to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: %s',
+          coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds, coalesce(v_row.claimed_by, 'unknown'),
+          to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+          case when v_held.stopping then 'it stopped' when v_restarted then 'disconnected'
+            else 'killed, frozen or disconnected' end)
         else format('WorkerDied: outbox: worker %s ended, froze or lost its connection while it ran this event: '
           'killed, out of memory, exit', v_held.name) end
-      || case when v_restarted then '; not counted: the server was started since'
+      || case when v_held.stopping then '; not counted'
+              when v_restarted then '; not counted: the server was started since'
               when v_held.alive then '; not counted: the worker lives'
               when not v_counted then '; not counted: it ran another event with crashes'
               when not v_charged then '; it ran others as well: each runs alone from now on'
@@ -240,7 +254,7 @@ end
 $$;
 -- +goose StatementEnd
 grant execute on function core.worker_lock to spectral_operator;
-grant execute on function core.worker_difference, core.worker_register, core.worker_unregister,
+grant execute on function core.worker_difference, core.worker_register, core.worker_stopping, core.worker_unregister,
   core.claim_journal_write, core.workers_probe, core.outbox_reap to spectral_worker;
 
 create view core.live_workers as
@@ -259,6 +273,7 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop view core.live_workers;
-drop function core.worker_lock, core.worker_difference, core.worker_register, core.worker_unregister,
-  core.worker_gone, core.claim_journal_write, core.claim_suspects, core.workers_probe, core.outbox_reap;
+drop function core.worker_lock, core.worker_difference, core.worker_register, core.worker_stopping,
+  core.worker_unregister, core.worker_gone, core.claim_journal_write, core.claim_suspects, core.workers_probe,
+  core.outbox_reap;
 drop table core.claim_journal, core.workers;

@@ -300,7 +300,8 @@ var rounds = []struct {
 		{"listeners", doctor.Warning, "update core.outbox set last_error = E'ServerError: a.b: full\nE: c.d: x' " +
 			"where status = 'pending'", "a worker hangs; its last error is ServerError: a.b: full", "restart", false},
 		{"listeners", doctor.Warning, "insert into core.workers (worker_id, session_id, generation, name, handlers, " +
-			"gone_at) values (gen_random_uuid(), gen_random_uuid(), 1, 'dead', '{}', now() - interval '10 minutes')",
+			"gone_at, stopping) select gen_random_uuid(), gen_random_uuid(), 1, 'gone', '{}', now() - interval '10 minutes', " +
+			"stopping from (values (false), (true)) v(stopping)",
 			"1 worker died more than 5 minutes ago", "run a worker", false},
 		{"leases", doctor.Critical, insert("a.lapsed", 1, "outbox_gen_1") + claimed + "now() - interval '10 minutes' " +
 			"where event_type = 'a.lapsed'",
@@ -327,8 +328,8 @@ var rounds = []struct {
 			"core.outbox o set status = 'delivered', idempotency_key = 'k', payload = jsonb_build_object('n', n % 2) from " +
 			"numbered r where r.id = o.id; insert into core.event_handled select h, 'k', (array_agg(id order by " +
 			"id))[i], t, null, 'operational' from core.outbox, (values ('worlds.reused', 'a.reused', 1), ('worlds.other', " +
-			"'a.other', 2)) v(h, t, i) where event_type = 'a.reused' group by h, t, i", "1 event of type a.reused had nothing to do in the last day",
-			"`workers events show ", false},
+			"'a.other', 2)) v(h, t, i) where event_type = 'a.reused' group by h, t, i",
+			"1 event of type a.reused had nothing to do in the last day", "`workers events show ", false},
 		{"retention", doctor.Warning, insert("a.expires", 1, "outbox_gen_1") + "; update core.outbox set status = " +
 			"'failed', claimed_at = now() - interval '25 days', occurred_at = now() - interval '25 days' where event_type = " +
 			"'a.expires'; update core.retention_policies set active_ttl_days = 30 where subject = 'outbox_row'",

@@ -35,9 +35,9 @@ func (b *bundle) wantNothingHeld() {
 }
 
 func TestDeadWorkers(t *testing.T) {
-	setup(t).cases(aRefusedStatementIsRetried, aStopWithoutGraceCancelsHandlers, anotherSetOfHandlersIsRefused,
-		anotherSetOfHandlersIsRefusedWithoutAListenConnection, crashedRowsRunOneAtATime, rowsOfDeadWorkersAreReaped,
-		theJournalFollowsALiveWorker)
+	setup(t).cases(aRefusedStatementIsRetried, aStopIsNoCrash, aStopWithoutGraceCancelsHandlers,
+		anotherSetOfHandlersIsRefused, anotherSetOfHandlersIsRefusedWithoutAListenConnection, crashedRowsRunOneAtATime,
+		rowsOfDeadWorkersAreReaped, theJournalFollowsALiveWorker)
 }
 
 // If the process crashes again, only the row that ran is charged.
@@ -120,6 +120,72 @@ func aStopWithoutGraceCancelsHandlers(b *bundle) {
 	b.wantEffects(map[string]int{"platform.one": 2})
 }
 
+// Whatever goes wrong once a worker has begun to stop: what it held is charged to no event, and nothing says that it
+// was killed.
+func aStopIsNoCrash(b *bundle) {
+	const refused = "function core.claim_journal_write, core.outbox_release, core.worker_unregister "
+	for _, c := range []struct {
+		name           string
+		leased, locked bool
+	}{
+		{"row-locked, connections ended and statements refused", false, false},
+		{"leased, connections ended and statements refused", true, false}, {"leased, row locked", true, true},
+	} {
+		b.run(c.name, func(b *bundle) {
+			b.exec("truncate core.outbox, core.event_handled, core.workers, core.claim_journal")
+			g := b.newGate()
+			s := subscription(gatedHandler("platform.one", g))
+			if c.leased {
+				s = leasedSubscription(time.Minute, gatedExecutor("platform.one", g))
+			}
+			l := b.startWorker(noPoll, s)
+			e := event(1)
+			b.publish(e)
+			g.awaitEntered(b.T)
+			grace, end := context.WithCancel(b.ctx)
+			stopped := make(chan error, 1)
+			go func() { stopped <- l.Stop(grace) }()
+			b.eventually("record of the stop", func() bool { return one[bool](b, "select stopping from core.workers") })
+			lock := b.beginTx("select")
+			if c.locked {
+				_, err := lock.Exec(b.ctx, "select from core.outbox for update")
+				must(b.T, err)
+			} else {
+				b.exec("revoke execute on " + refused + "from spectral_worker")
+				b.endSessions()
+			}
+			end()
+			if err := receive(b.T, stopped); err == nil {
+				b.Error("the stop cancelled no handler")
+			}
+			b.rollback(lock)
+			b.exec("grant execute on " + refused + "to spectral_worker")
+			b.exec("update core.outbox set lease_seconds = 1e-6 where status = 'in_flight'")
+			b.exec("select core.workers_probe(gen_random_uuid(), 0)")
+			b.exec("select core.outbox_reap(p_grace => 0)")
+			r := b.wantRow(e.EventID, "pending", 0)
+			history := one[string](b, "select crashes || ' ' || failure_history from core.outbox")
+			if !strings.HasPrefix(history, "0 ") || strings.Contains(history+r.LastError, "killed") {
+				b.Errorf("%s; %s", history, r.LastError)
+			}
+			if n := one[int](b, left); n != 0 {
+				b.Errorf("the stopped worker left %d rows", n)
+			}
+			b.startWorker(noPoll, subscription(effectHandler("platform.one"))).awaitDelivered(1)
+		})
+	}
+}
+
+// left counts what workers leave in the tables of workers.
+const left = "select (select count(*) from core.workers)::int + (select count(*) from core.claim_journal)::int"
+
+// endSessions ends every connection of the workers.
+func (b *bundle) endSessions() {
+	b.Helper()
+	b.exec(`select pg_terminate_backend(pid, 10000) from pg_stat_activity
+		where datname = current_database() and application_name in ('workers', 'notifier')`)
+}
+
 // The journal names an event before its handler starts, and does not name it after the worker released it.
 func theJournalFollowsALiveWorker(b *bundle) {
 	b.sockets = &sockets{}
@@ -144,7 +210,6 @@ func theJournalFollowsALiveWorker(b *bundle) {
 	l.awaitSettled(3, 0)
 	b.wantNothingHeld()
 	l.stop()
-	const left = "select (select count(*) from core.workers)::int + (select count(*) from core.claim_journal)::int"
 	if n := one[int](b, left); n != 0 {
 		b.Fatalf("the stopped worker left %d rows", n)
 	}

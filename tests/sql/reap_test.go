@@ -511,7 +511,7 @@ func TestNothingIsChargedAfterARestart(t *testing.T) {
 	d.alter(t, 3, "status = 'pending', claim_token = null")
 	d.died(t, worker1, 3)
 	d.run(t, line{"", "update core.claim_journal set claimed_at = pg_postmaster_start_time() - interval '1 ms'", ""},
-		line{"worker", "select event_id, crashes, reason like '%; not counted: the server was started since' from " +
-			"core.outbox_reap()", "{1} 0 t; {2} 1 f"},
+		line{"worker", "select event_id, crashes, reason like '%Z: disconnected; not counted: the server was started " +
+			"since' from core.outbox_reap()", "{1} 0 t; {2} 1 f"},
 		line{"", "select count(*) from core.outbox where status = 'pending' and crashes = 0", "2"})
 }

@@ -3,6 +3,9 @@
 select coalesce(core.worker_register(@worker::uuid, @generation::bigint, @name::text,
   @handlers::jsonb), '')::text as difference;
 
+-- name: WorkerStopping :exec
+select core.worker_stopping(@worker::uuid, @generation::bigint, @name::text);
+
 -- name: UnregisterWorker :exec
 select core.worker_unregister(@worker::uuid, @channels::text[]);
 

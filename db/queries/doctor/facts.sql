@@ -376,7 +376,8 @@ order by 1, 2;
 -- name: Workers :one
 -- Dead ones are those whose work no live worker has recovered for 5 minutes.
 select (select count(*) from core.live_workers)::integer as live,
-  (select count(*) from core.workers w where w.gone_at < statement_timestamp() - interval '5 minutes')::integer as dead;
+  (select count(*) from core.workers w where w.gone_at < statement_timestamp() - interval '5 minutes' and not w.stopping
+  )::integer as dead;
 
 -- name: Leases :one
 -- Overdue are leases that ran out more than @grace_seconds ago. Ahead are those claimed in the future.

@@ -99,6 +99,21 @@ func (q *Queries) WorkerDifference(ctx context.Context, arg WorkerDifferencePara
 	return difference, err
 }
 
+const workerStopping = `-- name: WorkerStopping :exec
+select core.worker_stopping($1::uuid, $2::bigint, $3::text)
+`
+
+type WorkerStoppingParams struct {
+	Worker     uuid.UUID
+	Generation int64
+	Name       string
+}
+
+func (q *Queries) WorkerStopping(ctx context.Context, arg WorkerStoppingParams) error {
+	_, err := q.db.Exec(ctx, workerStopping, arg.Worker, arg.Generation, arg.Name)
+	return err
+}
+
 const writeJournal = `-- name: WriteJournal :exec
 select core.claim_journal_write($1::uuid, $2::text, $3::integer, $4::uuid[])
 `

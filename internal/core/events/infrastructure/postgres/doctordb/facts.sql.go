@@ -1354,7 +1354,8 @@ func (q *Queries) Vacuum(ctx context.Context) ([]VacuumRow, error) {
 
 const workers = `-- name: Workers :one
 select (select count(*) from core.live_workers)::integer as live,
-  (select count(*) from core.workers w where w.gone_at < statement_timestamp() - interval '5 minutes')::integer as dead
+  (select count(*) from core.workers w where w.gone_at < statement_timestamp() - interval '5 minutes' and not w.stopping
+  )::integer as dead
 `
 
 type WorkersRow struct {

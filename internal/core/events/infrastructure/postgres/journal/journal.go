@@ -122,8 +122,20 @@ func (j *Journal) DeadGrace() time.Duration {
 	return pgtx.DeadGrace
 }
 
-// Unregister says, on the connection that registered, that this worker has ended in good order. If the connection or
-// the answer is lost, the others find out by themselves.
+// Stopping records that this worker was told to stop, so that nothing is charged for what it may leave behind. It tries
+// until that is done or ctx is. Nothing else needs to succeed in a stop.
+func (j *Journal) Stopping(ctx context.Context) {
+	for ctx.Err() == nil && j.InTx(ctx, func(tx pgx.Tx) error {
+		return coredb.New(tx).WorkerStopping(ctx, coredb.WorkerStoppingParams{
+			Worker: j.Worker, Generation: int64(j.Generation), Name: j.Name,
+		})
+	}) != nil {
+		pgtx.Pause(ctx, pgtx.StoppingPause, nil)
+	}
+}
+
+// Unregister says, on the connection that registered, that this worker has ended. If the connection or the answer is
+// lost, the others find out by themselves.
 func (j *Journal) Unregister(ctx context.Context, conn *pgx.Conn, channels []string) {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.UnregisterTimeout)
 	defer cancel()

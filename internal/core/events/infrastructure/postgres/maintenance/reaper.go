@@ -106,6 +106,6 @@ func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow) {
 	case row.Failed:
 		log.ErrorContext(ctx, "event failed: its workers crashed", pgtx.LogSee, pgtx.ShowCommand(row.EventID))
 	default:
-		log.WarnContext(ctx, "event of a dead worker is pending again")
+		log.WarnContext(ctx, "event that its worker lost is pending again")
 	}
 }

@@ -60,6 +60,8 @@ const (
 	AbandonAfter        = 5 * time.Second              // a handler's context is done, until its connection is closed
 	FlushTimeout        = AbandonAfter + time.Second   // how long leased work is still settled after the grace period
 	ForcedStop          = AbandonAfter + 3*time.Second // how long a stop lasts after it has cancelled the handlers
+	StoppingPause       = 500 * time.Millisecond       // between two tries to record that the worker stops
+	StoppingTimeout     = FlushTimeout                 // until they are given up, when no handler runs any more
 	UnregisterTimeout   = 2 * time.Second              // bounds unregistering the worker
 	ClearJournalTimeout = 2 * time.Second              // bounds clearing a journal entry
 

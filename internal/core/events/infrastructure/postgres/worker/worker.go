@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -62,6 +63,7 @@ type Worker struct {
 	journal     *journal.Journal
 	reaper      *maintenance.Reaper
 	maintenance []*maintenance.Service
+	woken       atomic.Bool   // a consumer was woken
 	stopped     chan struct{} // closed when everything has ended
 
 	mu        sync.Mutex
@@ -195,7 +197,11 @@ func (w *Worker) newNotifier() *notify.Notifier {
 	consumers := make(map[string]notify.Consumer)
 	var channels []string
 	for eventType, c := range w.consumers {
-		consumers[eventType] = notify.Consumer{Wake: c.Wake, Watermark: &c.Watermark}
+		wake := func(ctx context.Context, crashed bool) {
+			w.woken.Store(true)
+			c.Wake(ctx, crashed)
+		}
+		consumers[eventType] = notify.Consumer{Wake: wake, Watermark: &c.Watermark}
 		handlers[eventType] = c.Handlers
 		channels = append(channels, c.Subscription.Channel)
 	}
@@ -210,14 +216,22 @@ func (w *Worker) newNotifier() *notify.Notifier {
 // end ends everything but the notifier, which has ended.
 func (w *Worker) end(ctx context.Context, notifier *notify.Notifier) {
 	w.endNotify()
-	each(w.maintenance, (*maintenance.Service).Stop)
 	w.health.Set(notify.Stopping, "handlers are running")
 	w.halt()
+	recording, giveUp := context.WithCancel(ctx)
+	var recorded sync.WaitGroup
+	if w.woken.Load() { // otherwise it has held nothing, and need not wait for the database
+		recorded.Go(func() { w.journal.Stopping(recording) })
+	}
+	each(w.maintenance, (*maintenance.Service).Stop)
 	if w.err != nil {
 		w.endWork() // beside the other worker, none of it may go on
 	}
 	each(slices.Collect(maps.Values(w.consumers)), func(c *dispatch.Consumer) { c.Await() })
 	w.endWork()
+	time.AfterFunc(pgtx.StoppingTimeout, giveUp)
+	recorded.Wait()
+	giveUp()
 	notifier.Unregister(ctx)
 	w.journal.Close()
 	if w.err != nil {
