@@ -96,7 +96,8 @@ select format('owner %I of %s', pg_get_userbyid(owner), description) from object
 where pg_get_userbyid(owner) <> 'spectral_owner' and description not like 'schema %'
 
 union all
-select 'revoked ' || string_agg(lower(w.privilege_type), ', ' order by w.privilege_type) || ' on ' || o.description
+select 'revoked ' || string_agg(lower(w.privilege_type collate "C"), ', ' order by w.privilege_type) || ' on '
+  || o.description
   || ' from its owner ' || quote_ident(pg_get_userbyid(o.owner))
 from owned o, aclexplode(o.whole) w
 where w.grantee = o.owner
@@ -104,19 +105,20 @@ where w.grantee = o.owner
 group by o.description, o.owner
 
 union all
-select 'grant ' || lower(a.privilege_type) || ' on ' || o.description || ' to ' || t.name
+select 'grant ' || lower(a.privilege_type collate "C") || ' on ' || o.description || ' to ' || t.name
   || case when a.is_grantable then ' with grant option' else '' end
 from objects o, aclexplode(o.acl) a join grantees t on t.oid = a.grantee
 where a.grantee <> o.owner
 union all
-select 'grant ' || lower(a.privilege_type) || ' (' || quote_ident(c.attname) || ') on ' || r.kind || ' ' || r.name
+select 'grant ' || lower(a.privilege_type collate "C") || ' (' || quote_ident(c.attname) || ') on ' || r.kind
+  || ' ' || r.name
   || ' to ' || t.name
   || case when a.is_grantable then ' with grant option' else '' end
 from relations r join pg_attribute c on c.attrelid = r.oid and not c.attisdropped,
   aclexplode(c.attacl) a join grantees t on t.oid = a.grantee
 where a.grantee <> r.relowner
 union all
-select 'grant ' || lower(a.privilege_type) || ' on ' || o.description || ' to ' || t.name
+select 'grant ' || lower(a.privilege_type collate "C") || ' on ' || o.description || ' to ' || t.name
   || case when a.is_grantable then ' with grant option' else '' end
 from others o, aclexplode(o.acl) a join ours on ours.oid = a.grantee join grantees t on t.oid = a.grantee
 where a.grantee <> o.owner
@@ -124,7 +126,7 @@ where a.grantee <> o.owner
 union all
 select 'default of ' || quote_ident(pg_get_userbyid(d.defaclrole)) || coalesce(' in schema '
   || quote_ident(n.nspname), '')
-  || ': grant ' || lower(a.privilege_type) || ' on '
+  || ': grant ' || lower(a.privilege_type collate "C") || ' on '
   || case d.defaclobjtype when 'r' then 'tables' when 'S' then 'sequences' when 'f' then 'functions'
        when 'n' then 'schemas' when 'T' then 'types' else 'objects of kind ' || d.defaclobjtype::text end
   || ' to ' || t.name || case when a.is_grantable then ' with grant option' else '' end
@@ -135,7 +137,8 @@ where a.grantee <> d.defaclrole
        or (d.defaclnamespace = 0 and d.defaclrole in (select oid from ours)))
   and not (d.defaclobjtype = 'T' and a.grantee = 0 and d.defaclnamespace = 0)
 union all
-select 'default of ' || quote_ident(pg_get_userbyid(d.defaclrole)) || ': revoke ' || lower(w.privilege_type) || ' on '
+select 'default of ' || quote_ident(pg_get_userbyid(d.defaclrole)) || ': revoke '
+  || lower(w.privilege_type collate "C") || ' on '
   || case d.defaclobjtype when 'r' then 'tables' when 'S' then 'sequences' when 'f' then 'functions'
     else 'schemas' end || ' from its owner'
 from pg_default_acl d, aclexplode(acldefault((case d.defaclobjtype when 'S' then 's'

@@ -195,8 +195,14 @@ func New(t testing.TB) string {
 // NewEmpty returns the superuser's URL of a database without migrations.
 func NewEmpty(t testing.TB) string {
 	t.Helper()
+	return NewEmptyWith(t, "")
+}
+
+// NewEmptyWith is NewEmpty with options of CREATE DATABASE.
+func NewEmptyWith(t testing.TB, options string) string {
+	t.Helper()
 	Server(t)
-	name := create(t, " strategy file_copy")
+	name := create(t, " strategy file_copy "+options)
 	t.Cleanup(func() { drop(t, name) })
 	return server.URL(name)
 }

@@ -370,6 +370,23 @@ func TestCatalogsReadTheSameEverywhere(t *testing.T) {
 	}
 }
 
+// In Turkish the small letter of I is not i, and in the others letters are not in the order of their codes.
+func TestDatabasesOfEveryLocaleAreTheSame(t *testing.T) {
+	t.Parallel()
+	for _, locale := range []string{"tr-TR", "et-EE", "en-US-u-kn-true-ks-level1-kf-upper"} {
+		at := pgtest.NewEmptyWith(t, "template template0 encoding 'UTF8' locale 'C' locale_provider icu icu_locale '"+
+			locale+"'")
+		m := migrator(t, at, steps(t, nil), slog.New(slog.DiscardHandler))
+		if _, err := m.Up(deadline(t), pgtest.Generation); err != nil {
+			t.Fatalf("%s: %v", locale, err)
+		}
+		schema, privileges, err := app.Compare(deadline(t), pgtest.Conn(t, at))
+		if err != nil || len(schema)+len(privileges) > 0 {
+			t.Errorf("%s: %v, %v, error %v", locale, schema, privileges, err)
+		}
+	}
+}
+
 // Logical replication needs a primary key, and a publication for all tables refuses updates of tables without one
 // (55000).
 func TestEveryTableHasAPrimaryKey(t *testing.T) {

@@ -37,7 +37,7 @@ select k.name::text as name, k.scope::text as scope, k.owner::text as owner,
   case when p.vartype = 'bool' then k.value::boolean::text
     when p.unit = 'ms' then (extract(epoch from
       (case when k.value ~ '^[0-9.]+$' then k.value || 'ms' else k.value end)::interval) * 1000)::bigint::text
-    else lower(k.value) end::text as value
+    else lower(k.value collate "C") end::text as value
 from known k left join pg_catalog.pg_settings p on p.name = k.name
 where k.name = any (@names::text[]) order by k.scope desc, k.name;
 
@@ -244,9 +244,10 @@ acls (what, on_what, columns, owner, acl) as (
   select 'function ' || p.oid::regprocedure, 'function ' || p.oid::regprocedure, '', p.proowner, p.proacl
   from pg_catalog.pg_proc p join schemas s on s.oid = p.pronamespace)
 select format('role %I has %s on %s by itself, not through its group', r.rolname,
-    string_agg(lower(x.privilege_type), ', ' order by x.privilege_type), a.what)::text as problem,
+    string_agg(lower(x.privilege_type collate "C"), ', ' order by x.privilege_type), a.what)::text as problem,
   format('as spectral_owner, run `revoke %s on %s from %I cascade;`; then grant it the group that it needs',
-    string_agg(lower(x.privilege_type) || a.columns, ', ' order by x.privilege_type), a.on_what, r.rolname)::text as fix
+    string_agg(lower(x.privilege_type collate "C") || a.columns, ', ' order by x.privilege_type), a.on_what,
+    r.rolname)::text as fix
 from acls a cross join lateral aclexplode(a.acl) x join pg_catalog.pg_roles r on r.oid = x.grantee
 where x.grantee <> a.owner and r.oid not in (select oid from groups) group by r.rolname, a.what, a.on_what
 union all
