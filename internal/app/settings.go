@@ -66,8 +66,12 @@ func ReadSettings(getenv func(string) string, embedded bool, classes []string) (
 	s.BriefingsDir, noFolder = ReadBriefingsDir(getenv)
 	if noFolder == nil && (len(classes) == 0 || slices.Contains(classes, platform.AgentTaskDispatchedClass)) {
 		if cause := (files.Briefings{Dir: s.BriefingsDir}).Check(); cause != nil {
-			noFolder = settingsError("%s: %w: set it to a folder that this user owns, and to which only this user may write",
-				EnvBriefingsDir, cause)
+			what := "it"
+			if getenv(EnvBriefingsDir) == "" { // the files of an embedded Postgres are there as well
+				what = "XDG_CACHE_HOME, or for the briefings alone this variable,"
+			}
+			noFolder = settingsError("%s: %w: set %s to a folder that this user owns, and to which only this user may write",
+				EnvBriefingsDir, cause, what)
 		}
 	}
 	return s, errors.Join(noURL, noPool, noGeneration, noFolder)

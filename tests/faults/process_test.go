@@ -1,8 +1,12 @@
 package faults_test
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -35,6 +39,27 @@ func TestTerminatedWorkerFinishesItsHandlers(t *testing.T) {
 	}
 	b.run(b.worker, "")
 	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
+}
+
+// The kernel ignores a signal to process 1 of a container for which that has no handler.
+func TestHangupStopsAWorkerThatIsProcess1(t *testing.T) {
+	unshare, err := exec.LookPath("unshare")
+	if err != nil || os.Geteuid() != 0 {
+		t.Skip("only root with unshare (util-linux) can start process 1 of a namespace")
+	}
+	b := setup(t)
+	command := b.command(b.worker, "")
+	command.Path, command.Args = unshare, append([]string{"--pid", "--fork", command.Path}, command.Args...)
+	worker := process.Start(t, command)
+	worker.Await(t, listening, 1, testTimeout)
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", worker.PID()))
+	must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(children)))
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGHUP))
+	if code := worker.AwaitExit(t, grace); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
 }
 
 func TestEventsOfKilledWorkerAreDelivered(t *testing.T) {

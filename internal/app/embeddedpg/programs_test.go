@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -61,6 +62,22 @@ func TestAUserWithoutAnEntryIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := serverAccount(t.Context(), 54321)
 	mustFail(t, err, "user 54321, which has no entry in /etc/passwd")
+}
+
+// A container may run as root without the capabilities of root.
+func TestRootThatMayNotChangeItsUserIsRefused(t *testing.T) {
+	t.Parallel()
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil || os.Geteuid() != 0 {
+		t.Skip("only root with setpriv (util-linux) can give up capabilities")
+	}
+	binary, err := os.Executable()
+	check(t, err)
+	child := exec.CommandContext(deadline(t), setpriv, "--bounding-set=-setuid,-setgid", "--inh-caps=-all", binary)
+	child.Env = []string{childVariable + "=" + folder(t), "PATH=" + os.Getenv("PATH")}
+	if out, err := child.CombinedOutput(); err == nil || string(out) != "start embedded PostgreSQL: "+errNotAllowed.Error() {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 func TestFoldersOfOthersAreRefused(t *testing.T) {
