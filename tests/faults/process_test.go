@@ -57,7 +57,7 @@ func TestHangupStopsAWorkerThatIsProcess1(t *testing.T) {
 	pid, err := strconv.Atoi(strings.TrimSpace(string(children)))
 	must(t, err)
 	must(t, syscall.Kill(pid, syscall.SIGHUP))
-	if code := worker.AwaitExit(t, grace); code != 0 {
+	if code := worker.AwaitExit(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 }
