@@ -27,7 +27,8 @@ begin
   if p_crashed then
     return query
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
-             o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
+             case when core.payload_bytes(o.payload) + core.payload_bytes(o.handler_failures) > 0 then o.payload end,
+             o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
       from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
         and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)

@@ -1,9 +1,10 @@
 -- core.outbox_isolate(...) finds out which rows make a claim of up to p_limit rows fail, and gives them up
 -- (core.outbox_give_up). It reads each row that the claim would take, or, with p_leased, also writes it as the claim
 -- would, which is undone. It returns a line for each row that it gave up. Reading such a row can take seconds: it ends
--- early, for the caller to commit and claim again. Writes core.outbox, core.quarantined_events.
+-- early, for the caller to commit and claim again. p_again says that the claim has failed often: then errors that
+-- usually pass are the row's too, and it is quarantined. Writes core.outbox, core.quarantined_events.
 create function core.outbox_isolate(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
-  p_crashed boolean, p_leased boolean) returns table (event_id uuid, outcome text, reason text)
+  p_crashed boolean, p_leased boolean, p_again boolean) returns table (event_id uuid, outcome text, reason text)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
@@ -36,10 +37,10 @@ begin
       end if;
       v_usable := true;
     exception when others then
-      if not v_usable and core.row_fault(sqlstate) then
+      if not v_usable and core.row_fault(sqlstate, p_again) then
         event_id := v_row.id;
         reason := sqlstate || ': ' || sqlerrm;
-        outcome := core.outbox_give_up(v_row.id, v_row.occurred_at, null, reason);
+        outcome := core.outbox_give_up(v_row.id, v_row.occurred_at, null, reason, p_again);
         return next;
       end if;
     end;

@@ -1,11 +1,11 @@
 -- core.payload_bytes(p_payload, p_refuse) returns about how many bytes a payload, or handler_failures, has as text,
 -- without making that text: a number of few bytes, such as 1e131071, may have 131072 digits, and a server may work on
--- thousands of them for a minute, or run out of memory. Above 64 MiB, far more than core.outbox_insert accepts, it
+-- thousands of them for half a minute, or run out of memory. Above 16 MiB, far more than core.outbox_insert accepts, it
 -- counts no further, and raises an error unless p_refuse is false.
 create function core.payload_bytes(p_payload jsonb, p_refuse boolean default true) returns bigint
 language plpgsql immutable as $$
 declare
-  c_most constant bigint := 67108864;
+  c_most constant bigint := 16777216;
   c_few constant bigint := 16384; -- with so few numbers in it, the text is no danger
   c_long constant jsonpath := 'strict $.** ? (@ > 1e100 || @ < -1e100 || (@ < 1e-100 && @ > -1e-100 && @ != 0))';
   v_bytes bigint := pg_column_size(p_payload || '{}'); -- not compressed

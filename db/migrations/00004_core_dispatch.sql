@@ -38,7 +38,7 @@ grant select on core.quarantined_events to spectral_operator;
 create function core.payload_bytes(p_payload jsonb, p_refuse boolean default true) returns bigint
 language plpgsql immutable as $$
 declare
-  c_most constant bigint := 67108864;
+  c_most constant bigint := 16777216;
   c_few constant bigint := 16384; -- with so few numbers in it, the text is no danger
   c_long constant jsonpath := 'strict $.** ? (@ > 1e100 || @ < -1e100 || (@ < 1e-100 && @ > -1e-100 && @ != 0))';
   v_bytes bigint := pg_column_size(p_payload || '{}'); -- not compressed
@@ -68,10 +68,11 @@ begin
   raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
 end
 $$;
-create function core.row_fault(p_sqlstate text) returns boolean
+create function core.row_fault(p_sqlstate text, p_again boolean default false) returns boolean
 language plpgsql immutable as $$
 begin
-  return left(p_sqlstate, 2) not in ('08', '25', '40', '53', '55', '57', '58', '72');
+  return left(p_sqlstate, 2) not in ('08', '53', '58') and left(p_sqlstate, 4) <> '57P0' and p_sqlstate <> '25006'
+    and (p_again or left(p_sqlstate, 2) not in ('25', '40', '55', '57', '72'));
 end
 $$;
 create function core.quarantined(p_generation bigint, p_event_type text default null) returns uuid[]
@@ -81,40 +82,41 @@ begin
     where q.generation = p_generation and (p_event_type is null or q.event_type = p_event_type));
 end
 $$;
-create function core.outbox_give_up(p_id uuid, p_occurred_at timestamptz, p_token uuid, p_reason text) returns text
-language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+create function core.outbox_give_up(p_id uuid, p_occurred_at timestamptz, p_token uuid, p_reason text,
+  p_quarantine boolean default false) returns text language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
 declare
   v_row record;
   v_status text;
-  v_reason constant text := left(p_reason, 1500); -- that fits into last_error, whatever its letters
+  v_reason text := left(p_reason, 1500); -- that fits into last_error, whatever its letters
 begin
   select o.event_type, o.generation into v_row from core.outbox o
   where o.id = p_id and o.occurred_at = p_occurred_at and o.deleted_at is null
     and case when p_token is null then o.status = 'pending' else o.status = 'in_flight' and o.claim_token = p_token end
   for update skip locked;
   if not found then return null; end if;
-  begin
-    update core.outbox o set status = 'failed', claim_token = null, claimed_by = null, lease_handler = null,
-        claimed_at = clock_timestamp(), last_error = 'RowFault: outbox: ' || v_reason,
-        first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
-    where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
-    if v_status is distinct from 'failed' then perform core.row_kept(); end if;
-    set constraints all immediate; -- a deferred one would fail the commit
-    delete from core.quarantined_events q where q.id = p_id and q.occurred_at = p_occurred_at;
-    return 'failed';
-  exception when others then
-    if not core.row_fault(sqlstate) then raise; end if;
-    insert into core.quarantined_events (id, occurred_at, event_type, generation, reason)
-    values (p_id, p_occurred_at, v_row.event_type, v_row.generation,
-      v_reason || '; and it cannot be failed: ' || left(sqlstate || ': ' || sqlerrm, 500))
-    on conflict (id, occurred_at) do nothing;
-    return 'quarantined';
-  end;
+  if not p_quarantine then
+    begin
+      update core.outbox o set status = 'failed', claim_token = null, claimed_by = null, lease_handler = null,
+          claimed_at = clock_timestamp(), last_error = 'RowFault: outbox: ' || v_reason,
+          first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
+      where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
+      if v_status is distinct from 'failed' then perform core.row_kept(); end if;
+      set constraints all immediate; -- a deferred one would fail the commit
+      delete from core.quarantined_events q where q.id = p_id and q.occurred_at = p_occurred_at;
+      return 'failed';
+    exception when others then
+      if not core.row_fault(sqlstate, true) then raise; end if;
+      v_reason := v_reason || '; and it cannot be failed: ' || left(sqlstate || ': ' || sqlerrm, 500);
+    end;
+  end if;
+  insert into core.quarantined_events (id, occurred_at, event_type, generation, reason)
+  values (p_id, p_occurred_at, v_row.event_type, v_row.generation, v_reason) on conflict (id, occurred_at) do nothing;
+  return 'quarantined';
 end
 $$;
 create function core.outbox_isolate(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
-  p_crashed boolean, p_leased boolean) returns table (event_id uuid, outcome text, reason text)
+  p_crashed boolean, p_leased boolean, p_again boolean) returns table (event_id uuid, outcome text, reason text)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
@@ -147,10 +149,10 @@ begin
       end if;
       v_usable := true;
     exception when others then
-      if not v_usable and core.row_fault(sqlstate) then
+      if not v_usable and core.row_fault(sqlstate, p_again) then
         event_id := v_row.id;
         reason := sqlstate || ': ' || sqlerrm;
-        outcome := core.outbox_give_up(v_row.id, v_row.occurred_at, null, reason);
+        outcome := core.outbox_give_up(v_row.id, v_row.occurred_at, null, reason, p_again);
         return next;
       end if;
     end;
@@ -228,7 +230,8 @@ begin
   if p_crashed then
     return query
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
-             o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
+             case when core.payload_bytes(o.payload) + core.payload_bytes(o.handler_failures) > 0 then o.payload end,
+             o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
       from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
         and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)

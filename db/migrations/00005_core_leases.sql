@@ -129,13 +129,15 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
   return query
-    update core.outbox o
-    set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null,
-      lease_handler = null
-    from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
-    where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-      and case when o.status = 'in_flight' then o.deleted_at is null else false end
-      and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds) returning k.token;
+    with written as (
+      update core.outbox o
+      set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null,
+        lease_handler = null
+      from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
+      where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+        and case when o.status = 'in_flight' then o.deleted_at is null else false end
+        and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds) returning k.token, o.status)
+    select w.token from written w where case w.status when 'delivered' then true else core.row_kept() is null end;
   perform core.lease_settled(p_ids, p_occurred_ats, p_tokens);
 end
 $$;

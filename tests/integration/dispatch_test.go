@@ -262,9 +262,11 @@ func unusableRows(b *bundle, s events.Subscription) {
 	delivered := map[bool]string{false: "failed", true: "delivered"}[leased] // a lease does not count beyond the limit
 	cases := []struct{ forge, mark, status, reason string }{
 		{`payload = ('{"n": [' || repeat('1e131071,', 8999) || '0]}')::jsonb`,
-			"", "failed", "more than 67108864 bytes"},
+			"", "failed", "more than 16777216 bytes"},
 		{`handler_failures = ('{"a": [' || repeat('-1e131071,', 8999) || '0]}')::jsonb`,
-			"", "failed", "more than 67108864 bytes"},
+			"", "failed", "more than 16777216 bytes"},
+		{`crashes = 1, payload = ('{"n": [' || repeat('1e131071,', 8999) || '0]}')::jsonb`,
+			"", "failed", "more than 16777216 bytes"},
 		{"attempts = 1000000000", "", delivered, "outbox_attempts_range"},
 		{"", "rejected", "quarantined", "may not"},
 		{"", "rejected: delivered", "failed", "may not"},
@@ -276,6 +278,8 @@ func unusableRows(b *bundle, s events.Subscription) {
 		{"", "kept: pending", "failed", "keeps the row"},
 		{"", "suppressed: failed", "quarantined", "keeps the row"},
 		{"", "kept: failed", "quarantined", "keeps the row"},
+		{"", "conflicting", "quarantined", "too busy"},
+		{"", "locked", "quarantined", "too busy"},
 		{"", "rejected at commit", "quarantined", "not now"},
 		{"", "rejected at commit: delivered", "failed", "not now"},
 	}
@@ -291,6 +295,8 @@ func unusableRows(b *bundle, s events.Subscription) {
 				when 'rejected' then raise 'it may not be';
 				when 'suppressed' then return null;
 				when 'kept' then return old;
+				when 'conflicting' then raise 'too busy' using errcode = '40001';
+				when 'locked' then raise 'too busy' using errcode = '55P03';
 				when 'rejected at commit' then
 					if tg_when = 'AFTER' then raise 'not now'; end if;
 				else

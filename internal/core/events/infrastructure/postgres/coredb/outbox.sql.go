@@ -128,7 +128,7 @@ func (q *Queries) Deliver(ctx context.Context, arg DeliverParams) (int32, error)
 
 const giveUp = `-- name: GiveUp :one
 select coalesce(core.outbox_give_up($1::uuid, $2::timestamptz,
-  nullif($3::uuid, '00000000-0000-0000-0000-000000000000'), $4::text), '')::text as outcome
+  nullif($3::uuid, '00000000-0000-0000-0000-000000000000'), $4::text, $5::boolean), '')::text as outcome
 `
 
 type GiveUpParams struct {
@@ -136,6 +136,7 @@ type GiveUpParams struct {
 	OccurredAt time.Time
 	Token      uuid.UUID
 	Reason     string
+	Quarantine bool
 }
 
 // The nil UUID stands for no token. The empty text says that the row is not the worker's any more.
@@ -145,6 +146,7 @@ func (q *Queries) GiveUp(ctx context.Context, arg GiveUpParams) (string, error) 
 		arg.OccurredAt,
 		arg.Token,
 		arg.Reason,
+		arg.Quarantine,
 	)
 	var outcome string
 	err := row.Scan(&outcome)
@@ -154,7 +156,7 @@ func (q *Queries) GiveUp(ctx context.Context, arg GiveUpParams) (string, error) 
 const isolate = `-- name: Isolate :many
 select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason
 from core.outbox_isolate($1::bigint, $2::text, $3::integer, $4::timestamptz,
-  $5::boolean, $6::boolean) as i
+  $5::boolean, $6::boolean, $7::boolean) as i
 `
 
 type IsolateParams struct {
@@ -164,6 +166,7 @@ type IsolateParams struct {
 	Watermark  time.Time
 	Crashed    bool
 	Leased     bool
+	Again      bool
 }
 
 type IsolateRow struct {
@@ -180,6 +183,7 @@ func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow,
 		arg.Watermark,
 		arg.Crashed,
 		arg.Leased,
+		arg.Again,
 	)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
@@ -43,6 +44,8 @@ type Consumer struct {
 	Crashed bool // rows with crashes may be due
 	Recheck Recheck
 
+	failures map[uuid.UUID]int // see tooOften
+
 	outage outage
 }
 
@@ -50,7 +53,7 @@ type Consumer struct {
 func NewConsumer(s events.Subscription, pool *pgxpool.Pool, j *journal.Journal, log *slog.Logger) *Consumer {
 	return &Consumer{
 		Subscription: s, Handlers: s.Handlers(), Pool: pool, Journal: j, Log: log.With(pgtx.LogEventType, s.EventType),
-		Stop: make(chan struct{}),
+		Stop: make(chan struct{}), failures: make(map[uuid.UUID]int),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
@@ -21,7 +22,11 @@ var (
 // Isolate gives up the rows that make a claim of up to limit rows fail, and reports whether it found any. Err is the
 // claim's error.
 func (c *Consumer) Isolate(ctx context.Context, err error, limit int, crashed bool) bool {
-	if ctx.Err() != nil || !errors.Is(err, ErrClaim) || !pgtx.RowFault(err) && pgtx.ErrorClass(err) != pgtx.ClassTimeout {
+	if ctx.Err() != nil || !errors.Is(err, ErrClaim) {
+		return false
+	}
+	again := c.tooOften(uuid.Nil, err)
+	if !again && !pgtx.RowFault(err) && pgtx.ErrorClass(err) != pgtx.ClassTimeout {
 		return false
 	}
 	var given []Settlement
@@ -29,7 +34,7 @@ func (c *Consumer) Isolate(ctx context.Context, err error, limit int, crashed bo
 		rows, err := coredb.New(tx).Isolate(ctx, coredb.IsolateParams{
 			Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType,
 			RowLimit:  int32(limit), //nolint:gosec // bounded
-			Watermark: c.Watermark.Get(), Crashed: crashed, Leased: c.Subscription.Mode == events.Leased,
+			Watermark: c.Watermark.Get(), Crashed: crashed, Leased: c.Subscription.Mode == events.Leased, Again: again,
 		})
 		for _, row := range rows {
 			e := events.Envelope{EventID: row.EventID, EventType: c.Subscription.EventType}
@@ -49,13 +54,18 @@ func (c *Consumer) Isolate(ctx context.Context, err error, limit int, crashed bo
 // it did. The transaction that failed is over.
 func (c *Consumer) GiveUp(ctx context.Context, row Row, err error) bool {
 	settling := (errors.Is(err, ErrSettle) || errors.Is(err, errCommit)) && !errors.Is(err, ErrCompletion)
-	if ctx.Err() != nil || !settling || !pgtx.RowFault(err) && !errors.Is(err, errKept) {
+	if ctx.Err() != nil || !settling {
+		return false
+	}
+	again := c.tooOften(row.Envelope.EventID, err)
+	if !again && !pgtx.RowFault(err) && !errors.Is(err, errKept) {
 		return false
 	}
 	reason, outcome := pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2), ""
 	err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(tx pgx.Tx) (err error) {
 		outcome, err = coredb.New(tx).GiveUp(ctx, coredb.GiveUpParams{
 			ID: row.Envelope.EventID, OccurredAt: row.Envelope.OccurredAt, Token: row.Token, Reason: reason,
+			Quarantine: again,
 		})
 		return err
 	})
@@ -68,6 +78,32 @@ func (c *Consumer) GiveUp(ctx context.Context, row Row, err error) bool {
 	}
 	c.Report(ctx, []Settlement{givenUp(row, outcome, reason)})
 	return true
+}
+
+// enough is after how many errors of one event, or of claims without a success between, a row is given up for errors
+// that usually pass.
+const enough = 5
+
+// tooOften counts the errors of an event, or of claims (the nil UUID), and reports whether one that usually passes, like
+// a lock's, comes too often. Those of the server's state and of connections always pass.
+func (c *Consumer) tooOften(id uuid.UUID, err error) bool {
+	if pgtx.ServerState(err) || !pgtx.Answered(err) && pgtx.ErrorClass(err) != pgtx.ClassTimeout {
+		return false
+	}
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if len(c.failures) > 1000 {
+		clear(c.failures)
+	}
+	c.failures[id]++
+	return c.failures[id] >= enough
+}
+
+// Claimed says that a claim has succeeded.
+func (c *Consumer) Claimed() {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	delete(c.failures, uuid.Nil)
 }
 
 func givenUp(row Row, outcome, reason string) Settlement {
