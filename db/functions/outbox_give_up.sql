@@ -1,9 +1,11 @@
--- core.outbox_give_up(p_id, p_occurred_at, p_token, p_reason, p_quarantine) fails a pending row, or the one in flight under p_token,
--- that cannot be handled because of what is in it. If the row cannot be written either, or with p_quarantine, it is quarantined: recorded in
--- core.quarantined_events, and claimed no more. Returns 'failed' or 'quarantined'; null: another session has the row,
--- or its state has changed. Writes core.outbox, core.quarantined_events.
+-- core.outbox_give_up(p_id, p_occurred_at, p_token, p_reason, p_quarantine) fails a pending row, or the one in flight
+-- under p_token, that cannot be handled because of what is in it. If the row cannot be written either, or with
+-- p_quarantine, it is quarantined: recorded in core.quarantined_events, and claimed no more. Returns 'failed' or
+-- 'quarantined'; null: another session has the row, or its state has changed. Writes core.outbox,
+-- core.quarantined_events.
 create function core.outbox_give_up(p_id uuid, p_occurred_at timestamptz, p_token uuid, p_reason text,
-  p_quarantine boolean default false) returns text language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+  p_quarantine boolean default false) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
 declare
   v_row record;

@@ -83,7 +83,8 @@ begin
 end
 $$;
 create function core.outbox_give_up(p_id uuid, p_occurred_at timestamptz, p_token uuid, p_reason text,
-  p_quarantine boolean default false) returns text language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+  p_quarantine boolean default false) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
 declare
   v_row record;

@@ -54,7 +54,8 @@ from core.outbox_isolate(@generation::bigint, @event_type::text, @row_limit::int
 -- name: GiveUp :one
 -- The nil UUID stands for no token. The empty text says that the row is not the worker's any more.
 select coalesce(core.outbox_give_up(@id::uuid, @occurred_at::timestamptz,
-  nullif(@token::uuid, '00000000-0000-0000-0000-000000000000'), @reason::text, @quarantine::boolean), '')::text as outcome;
+  nullif(@token::uuid, '00000000-0000-0000-0000-000000000000'), @reason::text, @quarantine::boolean), '')::text
+  as outcome;
 
 -- name: Progress :one
 -- What became of one workspace's events since an id made at that time (ids are time-ordered), and

@@ -75,7 +75,8 @@ func TestRootThatMayNotChangeItsUserIsRefused(t *testing.T) {
 	check(t, err)
 	child := exec.CommandContext(deadline(t), setpriv, "--bounding-set=-setuid,-setgid", "--inh-caps=-all", binary)
 	child.Env = []string{childVariable + "=" + folder(t), "PATH=" + os.Getenv("PATH")}
-	if out, err := child.CombinedOutput(); err == nil || string(out) != "start embedded PostgreSQL: "+errNotAllowed.Error() {
+	out, err := child.CombinedOutput()
+	if err == nil || string(out) != "start embedded PostgreSQL: "+errNotAllowed.Error() {
 		t.Errorf("%v: %s", err, out)
 	}
 }

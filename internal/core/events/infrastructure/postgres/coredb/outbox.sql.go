@@ -128,7 +128,8 @@ func (q *Queries) Deliver(ctx context.Context, arg DeliverParams) (int32, error)
 
 const giveUp = `-- name: GiveUp :one
 select coalesce(core.outbox_give_up($1::uuid, $2::timestamptz,
-  nullif($3::uuid, '00000000-0000-0000-0000-000000000000'), $4::text, $5::boolean), '')::text as outcome
+  nullif($3::uuid, '00000000-0000-0000-0000-000000000000'), $4::text, $5::boolean), '')::text
+  as outcome
 `
 
 type GiveUpParams struct {

@@ -84,8 +84,8 @@ func (c *Consumer) GiveUp(ctx context.Context, row Row, err error) bool {
 // that usually pass.
 const enough = 5
 
-// tooOften counts the errors of an event, or of claims (the nil UUID), and reports whether one that usually passes, like
-// a lock's, comes too often. Those of the server's state and of connections always pass.
+// tooOften counts the errors of an event, or of claims (the nil UUID), and reports whether one that usually passes,
+// like a lock's, comes too often. Those of the server's state and of connections always pass.
 func (c *Consumer) tooOften(id uuid.UUID, err error) bool {
 	if pgtx.ServerState(err) || !pgtx.Answered(err) && pgtx.ErrorClass(err) != pgtx.ClassTimeout {
 		return false

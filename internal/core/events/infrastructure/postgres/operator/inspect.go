@@ -103,7 +103,8 @@ func IsTimeout(err error) bool {
 
 // IsUnavailable reports whether the server was not reached, or cannot work at the moment: it may restart or fail over.
 func IsUnavailable(err error) bool {
-	return err != nil && (pgtx.ErrorClass(err) == pgtx.ClassConnection || pgtx.ServerState(err))
+	return err != nil && (pgtx.ErrorClass(err) == pgtx.ClassConnection || pgtx.ServerState(err) ||
+		pgconn.SafeToRetry(err)) // such as "conn closed"
 }
 
 func hasCode(err error, code string) bool {

@@ -63,8 +63,8 @@ func (c *Client) Show(ctx context.Context, id uuid.UUID) (all []Detail, err erro
 	err = c.search(ctx, "show event", 0, func(tx pgx.Tx, _ time.Time) error {
 		// jsonb is read as text, because the driver would parse it, and fail where Go cannot
 		all, err = rows[Detail](ctx, tx, "select "+displayed+`,
-  case when core.payload_bytes(o.payload, false) <= 67108864 then o.payload::text
-    else '"more than 64 MiB as text: not shown"' end as payload, o.idempotency_key, o.trace_context,
+  case when core.payload_bytes(o.payload, false) <= 16777216 then o.payload::text
+    else '"more than 16 MiB as text: not shown"' end as payload, o.idempotency_key, o.trace_context,
   o.content_class, o.claimed_by, o.lease_handler,
   coalesce(substring(o.channel from '^outbox_gen_[0-9]+_(.+)$'), '`+events.DefaultClass+`') as class,
   case when o.status = 'in_flight' and isfinite(o.claimed_at)

@@ -61,12 +61,20 @@ func unify(config *pgx.ConnConfig) error {
 	if config.RuntimeParams["application_name"] == "" { // shown in pg_stat_activity
 		config.RuntimeParams["application_name"] = "spectral"
 	}
+	hosts := map[string]bool{fmt.Sprint(config.Host, config.Port): true}
+	for _, further := range config.Fallbacks {
+		hosts[fmt.Sprint(further.Host, further.Port)] = true
+	}
 	if config.ConnectTimeout == 0 {
-		hosts := map[string]bool{fmt.Sprint(config.Host, config.Port): true}
-		for _, further := range config.Fallbacks {
-			hosts[fmt.Sprint(further.Host, further.Port)] = true
+		config.ConnectTimeout = ConnectTimeout
+	}
+	if len(hosts) > 1 { // the last may be the live one
+		config.ConnectTimeout = min(config.ConnectTimeout, AllHostsTimeout/time.Duration(len(hosts)))
+	}
+	for keyword, name := range map[string]string{"host": config.Host, "user": config.User, "dbname": config.Database} {
+		if strings.ContainsAny(name, "=&?;,") { // with a part of the URL in it, such as a password
+			return refuseKeyword(keyword, "a name without = & ? ; and ,")
 		}
-		config.ConnectTimeout = min(ConnectTimeout, AllHostsTimeout/time.Duration(len(hosts)))
 	}
 	further := config.ValidateConnect // target_session_attrs
 	config.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {

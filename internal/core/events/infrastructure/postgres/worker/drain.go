@@ -59,7 +59,8 @@ func (w *Worker) Drain(ctx context.Context, ownTypesOnly bool) error {
 			w.config.Log.InfoContext(ctx, "draining: events are left", pgtx.LogDue, left.due, pgtx.LogScheduled,
 				left.scheduled, pgtx.LogInFlight, left.inFlight, pgtx.LogScheduledUntil, pgtx.Present(left.until),
 				pgtx.LogPaused, left.paused, pgtx.LogUnhandled, left.stranded)
-		case err != nil && ctx.Err() == nil:
+		case err != nil && ctx.Err() == nil && time.Since(logged) >= pgtx.DrainLog:
+			logged = time.Now()
 			w.config.Log.WarnContext(ctx, "could not find out what is left to drain", pgtx.LogError(err)...)
 		}
 		pgtx.Pause(ctx, max(pgtx.DrainPause, drainShare*time.Since(asked)), w.stopped)
