@@ -275,10 +275,10 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 			"0 in flight, 12 failed, 0 quarantined"},
 		"refused by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload ->> " +
 			"'n')::integer <= 12) execute function public.refuse()",
-			"P0001: not row #", "11 in flight, 0 failed, 12 quarantined"},
+			"quarantined: P0001: not row #", "11 in flight, 0 failed, 12 quarantined"},
 		"kept as it is by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload " +
 			"->> 'n')::integer <= 12) execute function public.keep()",
-			"09000: a trigger or rule keeps the row as it is", "11 in flight, 0 failed, 12 quarantined"},
+			"quarantined: 09000: a trigger or rule keeps the row as it is", "11 in flight, 0 failed, 12 quarantined"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			exec(t, d.admin, "delete from core.workers; delete from core.claim_journal; delete from core.quarantined_events")

@@ -72,8 +72,8 @@ func unify(config *pgx.ConnConfig) error {
 		config.ConnectTimeout = min(config.ConnectTimeout, AllHostsTimeout/time.Duration(len(hosts)))
 	}
 	for keyword, name := range map[string]string{"host": config.Host, "user": config.User, "dbname": config.Database} {
-		if strings.ContainsAny(name, "=&?;,") { // with a part of the URL in it, such as a password
-			return refuseKeyword(keyword, "a name without = & ? ; and ,")
+		if strings.Contains(name, "=") { // with a part of the URL in it, such as a password
+			return refuseKeyword(keyword, "a name without =")
 		}
 	}
 	further := config.ValidateConnect // target_session_attrs
