@@ -179,13 +179,16 @@ func checkVersion(conn *pgx.Conn) error {
 // connectCause returns why each host failed, in the last attempt on it, and what to do.
 func connectCause(err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch pg.Code {
-		case pgerrcode.InvalidPassword, pgerrcode.InvalidAuthorizationSpecification:
+		switch code := pg.Code; {
+		case code == pgerrcode.InvalidPassword, code == pgerrcode.InvalidAuthorizationSpecification:
 			return errors.New(pg.Message + "; check the user and password in the URL")
-		case pgerrcode.InvalidCatalogName:
+		case code == pgerrcode.InvalidCatalogName:
 			return errors.New(pg.Message + "; check the database name in the URL")
-		case pgerrcode.UndefinedObject, pgerrcode.InvalidParameterValue, pgerrcode.CantChangeRuntimeParam:
+		case code == pgerrcode.UndefinedObject: // it quotes the name, and the others the value
 			return settingsError("%s; check the keywords of the URL, and PGOPTIONS and PGTZ", pg.Message)
+		case pgerrcode.IsDataException(code), code == pgerrcode.SyntaxError, code == pgerrcode.CantChangeRuntimeParam:
+			return settingsError("the server refuses the value of a keyword of the URL, or of PGOPTIONS or PGTZ (SQLSTATE %s)",
+				code)
 		}
 		return fmt.Errorf("%s (SQLSTATE %s)", pg.Message, pg.Code)
 	}
