@@ -205,8 +205,8 @@ func connectCause(err error) error {
 	return fmt.Errorf("%s; check the URL and that the server runs", strings.Join(causes, "; "))
 }
 
-// NotMigratedError says that a database has not what the first migrations make, and what to do.
-type NotMigratedError struct{ error }
+// ErrNotMigrated is returned for a database in which nothing says how far it is migrated.
+var ErrNotMigrated = errors.New("the database is not migrated: run `workers migrate up`")
 
 // actAs sets the role for the rest of the transaction.
 func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
@@ -216,8 +216,7 @@ func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	case err == nil:
 		return nil
 	case ok && pg.Code == pgerrcode.InvalidParameterValue:
-		return &NotMigratedError{fmt.Errorf("role %s does not exist: run `workers migrate up`, or on a migrated database "+
-			"`workers migrate repair`", role)}
+		return fmt.Errorf("role %s is missing: run `workers migrate repair`", role)
 	case ok && pg.Code == pgerrcode.InsufficientPrivilege:
 		login := pgx.Identifier{conn.Config().User}.Sanitize()
 		return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", login, role)
@@ -237,10 +236,10 @@ func DescribeURL(url string) string {
 
 // checkMigrated checks as role, whatever else the login may do.
 func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
-	if err := actAs(ctx, conn, role); err != nil {
-		return err
+	s, err := readState(ctx, conn, role)
+	if err == nil && (s.Counted || s.HasRole) {
+		err = actAs(ctx, conn, role)
 	}
-	s, err := readState(ctx, conn)
 	switch {
 	case err != nil:
 		return err
@@ -248,7 +247,7 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 		return errors.New("the database is migrated, but " + versionTable + ", which says how far, is missing: rename it " +
 			"back, or restore it from a backup, before you migrate")
 	case !s.Counted:
-		return &NotMigratedError{errors.New("the database is not migrated: run `workers migrate up`")}
+		return ErrNotMigrated
 	case len(s.Ungranted) > 0:
 		return fmt.Errorf("%s lacks %s: run `workers migrate repair`", role, strings.Join(s.Ungranted, ", "))
 	}
@@ -269,12 +268,13 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 type state struct {
 	Prepared, Counted, Filled bool // the version table's schema exists, the table itself, our tables
 	Edition                   string
-	Ungranted                 []string // what the current role lacks to read the version
+	HasRole                   bool     // the role exists
+	Ungranted                 []string // what it lacks to read the version
 }
 
 // readState refuses a database of another edition. It reads the catalogs, because a name is not found without USAGE on
 // its schema.
-func readState(ctx context.Context, conn *pgx.Conn) (s state, err error) {
+func readState(ctx context.Context, conn *pgx.Conn, role string) (s state, err error) {
 	err = conn.QueryRow(ctx, `
 with tables as (
   select n.nspname || '.' || c.relname as name, c.oid
@@ -283,13 +283,14 @@ select pg_catalog.to_regnamespace($2) is not null, exists (select from tables wh
   exists (select from tables where name = 'core.outbox'),
   coalesce(pg_catalog.substring(
     pg_catalog.obj_description(pg_catalog.to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), ''),
-  array(
-    select 'usage on schema ' || n.nspname from pg_catalog.pg_namespace n
-    where n.nspname in ('core', $2) and not pg_catalog.has_schema_privilege(n.oid, 'usage')
+  exists (select from pg_catalog.pg_roles r where r.rolname = $3), array(
+    select 'usage on schema ' || n.nspname from pg_catalog.pg_namespace n, pg_catalog.pg_roles r
+    where n.nspname in ('core', $2) and r.rolname = $3 and not pg_catalog.has_schema_privilege(r.oid, n.oid, 'usage')
     union all
-    select 'select on table ' || name from tables
-    where name = $1 and not pg_catalog.has_table_privilege(oid, 'select'))`,
-		versionTable, versionSchema).Scan(&s.Prepared, &s.Counted, &s.Filled, &s.Edition, &s.Ungranted)
+    select 'select on table ' || t.name from tables t, pg_catalog.pg_roles r
+    where t.name = $1 and r.rolname = $3 and not pg_catalog.has_table_privilege(r.oid, t.oid, 'select'))`,
+		versionTable, versionSchema, role).Scan(&s.Prepared, &s.Counted, &s.Filled, &s.Edition, &s.HasRole,
+		&s.Ungranted)
 	if err != nil {
 		return s, fmt.Errorf("look for %s: %w", versionTable, err)
 	}

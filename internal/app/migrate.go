@@ -88,7 +88,7 @@ func prepareDatabase(ctx context.Context, config *pgx.ConnConfig) error {
 		if err := checkVersion(conn); err != nil {
 			return err
 		}
-		s, err := readState(ctx, conn)
+		s, err := readState(ctx, conn, "")
 		if err != nil || s.Prepared || s.Filled {
 			return err
 		}

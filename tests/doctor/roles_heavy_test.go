@@ -3,6 +3,9 @@
 package doctor_test
 
 import (
+	"errors"
+	"net/url"
+	"strings"
 	"testing"
 
 	"spectral/internal/app"
@@ -35,8 +38,22 @@ func TestRolesAreRepaired(t *testing.T) {
 		}
 		p.mustFind(nil)
 	}
+	fresh, err := url.Parse(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh.Path = "/fresh"
+	p.exec("create database fresh")
 	for _, role := range app.Roles() {
 		p.exec("alter role " + role + ` rename to "Formerly-` + role + `"`)
+		err := app.CheckOperator(p.ctx, p.url)
+		if says := "role spectral_operator is missing: run `workers migrate repair`"; role == "spectral_operator" &&
+			(err == nil || !strings.HasSuffix(err.Error(), says)) {
+			t.Errorf("without the role: %v", err)
+		}
+		if err := app.CheckOperator(p.ctx, fresh.String()); !errors.Is(err, app.ErrNotMigrated) {
+			t.Errorf("without role %s, of a database that is not migrated: %v", role, err)
+		}
 		if left := p.repair(); len(left) > 0 {
 			t.Errorf("of %s, which has another name, left is %q", role, left)
 		}

@@ -32,14 +32,11 @@ of pg_read_all_stats too. Set SPECTRAL_GENERATION to the generation of this buil
 			return err
 		}
 		err = app.CheckOperator(cmd.Context(), url)
-		missing, notMigrated := errors.AsType[*app.NotMigratedError](err)
+		notMigrated := errors.Is(err, app.ErrNotMigrated)
 		if err != nil && !notMigrated {
 			return err
 		}
-		config := doctor.Config{Now: time.Now, Checks: names, URL: url}
-		if notMigrated {
-			config.NotMigrated = missing
-		}
+		config := doctor.Config{Now: time.Now, Checks: names, URL: url, NotMigrated: notMigrated}
 		if config.Generation, err = app.ReadGenerationOr(p.Getenv, 0); err != nil {
 			return err
 		}

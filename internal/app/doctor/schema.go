@@ -17,8 +17,8 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 // migrations says how far the schema is migrated, and finds what makes the next migration fail: a step that is not
 // recorded, and a record that the migrating login does not own.
 func migrations(ctx context.Context, e *examination) (string, error) {
-	if reason := e.NotMigrated; reason != nil {
-		e.found(Critical, "%s", reason.Error()).fix("`workers migrate up`, as a login that owns the database")
+	if e.NotMigrated {
+		e.found(Critical, "the database is not migrated").fix("`workers migrate up`, as a login that owns the database")
 		return "nothing is applied", nil
 	}
 	r, err := e.inspector.Migrations(ctx, app.Migrations())

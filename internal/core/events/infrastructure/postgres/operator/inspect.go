@@ -95,6 +95,12 @@ func (i *Inspector) RuntimeParams() map[string]string { return i.config.RuntimeP
 // IsDenied reports whether the login may not read what it asked for.
 func IsDenied(err error) bool { return hasCode(err, pgerrcode.InsufficientPrivilege) }
 
+// IsMissing reports whether a statement names a schema, table, function or role that does not exist.
+func IsMissing(err error) bool {
+	return hasCode(err, pgerrcode.InvalidSchemaName) || hasCode(err, pgerrcode.UndefinedTable) ||
+		hasCode(err, pgerrcode.UndefinedFunction) || hasCode(err, pgerrcode.UndefinedObject)
+}
+
 // IsTimeout reports whether a statement was cancelled, or waited for too long.
 func IsTimeout(err error) bool {
 	return hasCode(err, pgerrcode.QueryCanceled) || hasCode(err, pgerrcode.LockNotAvailable) ||
