@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -97,7 +96,7 @@ func prepareDatabase(ctx context.Context, config *pgx.ConnConfig) error {
 		if err == nil || ok && pg.Code == pgerrcode.UniqueViolation { // another migrator has just created it
 			return nil
 		}
-		return migrationError(fmt.Errorf("create schema %s: %w", versionSchema, err))
+		return withEventTriggers(ctx, conn.QueryRow, migrationError(fmt.Errorf("create schema %s: %w", versionSchema, err)))
 	})
 }
 
@@ -116,7 +115,7 @@ func (m *Migrator) Up(ctx context.Context, generation events.Generation) (result
 		return err
 	})
 	if err != nil {
-		return results, migrationError(err)
+		return results, m.failed(ctx, err)
 	}
 	contracts, err := Contracts()
 	if err != nil {
@@ -169,7 +168,19 @@ func (m *Migrator) Down(ctx context.Context, step int64) (result *goose.Migratio
 		result, err = m.provider.Down(ctx)
 		return err
 	})
-	return result, migrationError(err)
+	return result, m.failed(ctx, err)
+}
+
+// failed returns err with what to do.
+func (m *Migrator) failed(ctx context.Context, err error) error {
+	err = migrationError(err)
+	if _, answered := errors.AsType[*pgconn.PgError](err); answered {
+		_ = withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
+			err = withEventTriggers(ctx, conn.QueryRow, err)
+			return nil
+		})
+	}
+	return err
 }
 
 // Status lists every step and whether it is applied.
@@ -221,9 +232,6 @@ func migrationError(err error) error {
 		return fmt.Errorf("%w; a step before the newest one is not recorded as applied: run `workers doctor migrations`",
 			err)
 	}
-	if byTrigger := refusedByTrigger(err); byTrigger != nil {
-		return byTrigger
-	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
 		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE (and, on PostgreSQL 15, "+
 			"INHERIT)", err)
@@ -231,21 +239,17 @@ func migrationError(err error) error {
 	return err
 }
 
-var raisedBy = regexp.MustCompile(`^PL/pgSQL function (\S+\))`)
-
-// refusedByTrigger returns err with what to do, if a function that is not ours raised it: DDL calls only those of event
-// triggers. Otherwise it returns nil.
-func refusedByTrigger(err error) error {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return nil
+// withEventTriggers adds to err, if a function raised it, the event triggers that may have called the function.
+func withEventTriggers(ctx context.Context, query func(context.Context, string, ...any) pgx.Row, err error) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Where == "" {
+		return err
 	}
-	by := raisedBy.FindStringSubmatch(pg.Where)
-	if by == nil || strings.HasPrefix(by[1], "core.") {
-		return nil
+	var found *string
+	if query(ctx, `select pg_catalog.string_agg(pg_catalog.format('%I of %s', evtname, evtowner::regrole), ', ')
+from pg_catalog.pg_event_trigger where evtenabled <> 'D'`).Scan(&found) != nil || found == nil {
+		return err
 	}
-	return fmt.Errorf("%w; %s refused it, which an event trigger calls: ask the trigger's owner to let this login "+
-		"migrate; `select evtname, evtowner::regrole from pg_event_trigger;` names both", err, by[1])
+	return fmt.Errorf("%w; if an event trigger refused it, ask its owner to let this login migrate: %s", err, *found)
 }
 
 // Migrations returns the numbers of this build's steps, the newest last.

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,7 +135,7 @@ func (r *repair) try(subject, statement string, asLogin bool) (refused string) {
 	case asLogin && pg.Code == pgerrcode.InsufficientPrivilege:
 		return r.try(subject, statement, false)
 	}
-	r.faults[subject] = cmp.Or(refusedByTrigger(err), err).Error()
+	r.faults[subject] = withEventTriggers(r.ctx, r.tx.QueryRow, err).Error()
 	return pg.Code
 }
 
