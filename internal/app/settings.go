@@ -51,8 +51,7 @@ func settingsError(format string, args ...any) error {
 }
 
 // ReadSettings reads the environment for a worker of these classes, without the URLs for an embedded server. No classes
-// means all. It makes the folder of the briefings if their consumer runs. The error joins a [*SettingsError] for every
-// problem.
+// means all. The error joins a [*SettingsError] for every problem.
 func ReadSettings(getenv func(string) string, embedded bool, classes []string) (s Settings, err error) {
 	s.Classes = classes
 	var noURL, noPool, noGeneration, noFolder error
@@ -64,17 +63,24 @@ func ReadSettings(getenv func(string) string, embedded bool, classes []string) (
 	}
 	s.Generation, noGeneration = ReadGeneration(getenv)
 	s.BriefingsDir, noFolder = ReadBriefingsDir(getenv)
-	if noFolder == nil && (len(classes) == 0 || slices.Contains(classes, platform.AgentTaskDispatchedClass)) {
-		if cause := (files.Briefings{Dir: s.BriefingsDir}).Check(); cause != nil {
-			what := "it"
-			if getenv(EnvBriefingsDir) == "" { // the files of an embedded Postgres are there as well
-				what = "XDG_CACHE_HOME, or for the briefings alone this variable,"
-			}
-			noFolder = settingsError("%s: %w: set %s to a folder that this user owns, and to which only this user may write",
-				EnvBriefingsDir, cause, what)
-		}
-	}
 	return s, errors.Join(noURL, noPool, noGeneration, noFolder)
+}
+
+// MakeBriefingsDir makes the folder of the briefings if their consumer runs, and writes a file to it and removes it. It
+// returns a [*SettingsError] if briefings cannot be delivered to it.
+func (s Settings) MakeBriefingsDir(getenv func(string) string) error {
+	if len(s.Classes) > 0 && !slices.Contains(s.Classes, platform.AgentTaskDispatchedClass) {
+		return nil
+	}
+	if cause := (files.Briefings{Dir: s.BriefingsDir}).Check(); cause != nil {
+		what := "it"
+		if getenv(EnvBriefingsDir) == "" { // the files of an embedded Postgres are there as well
+			what = "XDG_CACHE_HOME, or for the briefings alone this variable,"
+		}
+		return settingsError("%s: %w: set %s to a folder that this user owns, and to which only this user may write",
+			EnvBriefingsDir, cause, what)
+	}
+	return nil
 }
 
 // ReadDatabaseURL reads DATABASE_URL only.

@@ -71,7 +71,9 @@ const lastWords = time.Second
 
 // Main runs one command line and returns its exit code. The first SIGINT, SIGTERM or SIGHUP ends ctx, and the command
 // stops in order. A signal that comes a second later or more kills the process. SIGHUP is left ignored for nohup.
+// SIGPIPE is ignored: a log that no process reads any more does not end this one.
 func Main(ctx context.Context, p Process, args []string) int {
+	signal.Ignore(syscall.SIGPIPE)
 	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {
 		stops = append(stops, syscall.SIGHUP)
@@ -174,14 +176,12 @@ func wrapHelp(cmd *cobra.Command) {
 	}
 }
 
-// logger returns the logger of a command, and what to call at its end. A log that no process reads any more does not
-// end this one: SIGPIPE is ignored.
+// logger returns the logger of a command, and what to call at its end.
 func logger(cmd *cobra.Command, p Process, g events.Generation) (log *slog.Logger, stop func(), err error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(cmd.Flags().Lookup("log-level").Value.String())); err != nil {
 		return nil, nil, err
 	}
-	signal.Ignore(syscall.SIGPIPE)
 	log, stop = app.StartLog(p.Stderr, least, g)
 	return log, stop, nil
 }

@@ -54,6 +54,9 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 		return usagef("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)
 	}
 	settings, err := app.ReadSettings(p.Getenv, embedded, classes)
+	if err == nil {
+		err = settings.MakeBriefingsDir(p.Getenv)
+	}
 	if err != nil {
 		return err
 	}
@@ -253,6 +256,9 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 		}
 		return env(name)
 	}, embedded, nil)
+	if err == nil {
+		err = settings.MakeBriefingsDir(p.Getenv)
+	}
 	if err != nil {
 		return err
 	}

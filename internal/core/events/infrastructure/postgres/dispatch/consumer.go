@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"log/slog"
 	"slices"
@@ -46,7 +47,8 @@ type Consumer struct {
 
 	failures map[uuid.UUID]int // see tooOften
 
-	outage outage
+	outage    outage
+	savepoint string // of a handler: a name that handlers do not use, and one text of each process in pg_stat_statements
 }
 
 // NewConsumer returns the consumer of a valid subscription.
@@ -54,6 +56,7 @@ func NewConsumer(s events.Subscription, pool *pgxpool.Pool, j *journal.Journal, 
 	return &Consumer{
 		Subscription: s, Handlers: s.Handlers(), Pool: pool, Journal: j, Log: log.With(pgtx.LogEventType, s.EventType),
 		Stop: make(chan struct{}), failures: make(map[uuid.UUID]int),
+		savepoint: "spectral_" + hex.EncodeToString(j.Worker[:]),
 	}
 }
 

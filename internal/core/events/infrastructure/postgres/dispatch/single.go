@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -93,13 +92,9 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 	return s.recordElsewhere(ctx, handlers, failures)
 }
 
-// savepoint is a random name: rolling back to a savepoint of the handler's with the same name would keep the dedup key.
-// It is one for the process: pg_stat_statements keeps each text.
-var savepoint = fmt.Sprintf("spectral_%08x", rand.Uint32())
-
 // underSavepoint runs one handler, unless it has handled the event already.
 func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration) (duplicate bool, err error) {
-	t := s.tx
+	t, savepoint := s.tx, s.tx.consumer.savepoint
 	if err := t.Exec(ctx, "savepoint "+savepoint); err != nil {
 		return false, fmt.Errorf("savepoint: %w", err)
 	}
