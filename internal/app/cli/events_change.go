@@ -107,6 +107,8 @@ func bulkCommand(p Process, cmd *cobra.Command, b bulk) *cobra.Command {
 				sometimes.Do(func() { p.notef("%d of %s", through, eventsText(n)) })
 			}
 		}
+		rarely := rate.Sometimes{Interval: progressEvery}
+		pace.Waiting = func(cause error) { rarely.Do(func() { p.notef("waiting: for the database: %v", cause) }) }
 		result, err := o.Events.Apply(ctx, selection, b.change(*who), pace)
 		return b.report(p, result, err, len(ids) > 0)
 	})

@@ -23,7 +23,7 @@ const (
 	DefaultBatch = 200
 	MaxBatch     = 1000             // the SQL functions take no more
 	DefaultRate  = 1000             // events per second: a small part of what workers deliver
-	batchTimeout = 30 * time.Second // a batch that has begun is finished even if the command is to stop
+	batchTimeout = 30 * time.Second // of the statements of a batch, the wait for the server included
 	maxSkipped   = 100              // skipped events that a result names
 )
 
@@ -33,6 +33,8 @@ type Pace struct {
 	Rate  float64 // events per second at most; zero means DefaultRate, below zero no limit
 	// Progress, if set, is called after each batch with the number of events processed so far.
 	Progress func(processed int)
+	// Waiting, if set, is called with the cause each time that a batch is about to wait for the server.
+	Waiting func(cause error)
 }
 
 // limits returns the size of a batch and the number of events per second.
@@ -125,7 +127,8 @@ type event struct {
 	OccurredAt time.Time
 }
 
-// Apply changes the events of a selection, batch by batch, until ctx ends; a batch that has begun is finished.
+// Apply changes the events of a selection, batch by batch, until ctx ends; a batch that has begun is finished, unless it
+// has to wait for the server.
 func (c *Client) Apply(ctx context.Context, s Selection, change Change, pace Pace) (BulkResult, error) {
 	batchSize, perSecond := pace.limits()
 	limiter := rate.NewLimiter(perSecond, batchSize)
@@ -135,10 +138,7 @@ func (c *Client) Apply(ctx context.Context, s Selection, change Change, pace Pac
 		if err := limiter.WaitN(ctx, k.Len()); err != nil {
 			return result, fmt.Errorf("%s: stopped: %w", change.name, context.Cause(ctx))
 		}
-		batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
-		err := c.apply(batch, k, change, &result)
-		cancel()
-		if err != nil {
+		if err := c.apply(ctx, k, change, pace.Waiting, &result); err != nil {
 			return result, err
 		}
 		if pace.Progress != nil {
@@ -149,9 +149,10 @@ func (c *Client) Apply(ctx context.Context, s Selection, change Change, pace Pac
 }
 
 // apply changes a batch, and adds to result what was done, and why events were skipped.
-func (c *Client) apply(ctx context.Context, k Selection, change Change, result *BulkResult) error {
+func (c *Client) apply(ctx context.Context, k Selection, change Change, waiting func(error),
+	result *BulkResult) error {
 	var done []event
-	err := whenAvailable(ctx, func() (err error) {
+	err := whenAvailable(ctx, waiting, func(ctx context.Context) (err error) {
 		done, err = list[event](ctx, c, change.name, "select event_id, occurred_at from "+change.many,
 			change.with(pgx.NamedArgs{"ids": k.ids, "times": k.times, "as_of": k.AsOf}))
 		return err
@@ -173,7 +174,7 @@ func (c *Client) apply(ctx context.Context, k Selection, change Change, result *
 		return nil
 	}
 	var states []coredb.OperatorStatesRow
-	err = whenAvailable(ctx, func() error {
+	err = whenAvailable(ctx, waiting, func(ctx context.Context) error {
 		return c.inTx(ctx, change.name, func(tx pgx.Tx) (err error) {
 			states, err = coredb.New(tx).OperatorStates(ctx, params)
 			return err
@@ -185,16 +186,24 @@ func (c *Client) apply(ctx context.Context, k Selection, change Change, result *
 	return err
 }
 
-// whenAvailable repeats do while the server restarts or fails over, until ctx ends.
-func whenAvailable(ctx context.Context, do func() error) error {
-	var wait pgtx.Backoff
-	for {
-		err := do()
-		if !IsUnavailable(err) || ctx.Err() != nil {
-			return err
+// whenAvailable calls do, and again while the server restarts or fails over, for batchTimeout in all. The end of ctx
+// does not end the first call, but all that comes after it. A change whose answer was lost is repeated, and its events
+// then count as skipped.
+func whenAvailable(ctx context.Context, waiting func(cause error), do func(context.Context) error) error {
+	trying, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
+	defer cancel()
+	err := do(trying)
+	defer context.AfterFunc(ctx, cancel)()
+	for wait := (pgtx.Backoff{}); IsUnavailable(err) && trying.Err() == nil; {
+		if waiting != nil {
+			waiting(err)
 		}
-		pgtx.Pause(ctx, wait.Next(), nil)
+		if pgtx.Pause(trying, wait.Next(), nil); ctx.Err() != nil {
+			return fmt.Errorf("stopped: %w", context.Cause(ctx))
+		}
+		err = do(trying)
 	}
+	return err
 }
 
 // Selection is the events that a bulk command changes, as they were at one moment. Events that fail or are published

@@ -1,7 +1,12 @@
 package operator
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"golang.org/x/time/rate"
 )
@@ -20,6 +25,40 @@ func TestBatchesFitTheRate(t *testing.T) {
 	} {
 		if batch, perSecond := c.pace.limits(); batch != c.batch || perSecond != c.perSecond {
 			t.Errorf("%+v: %d at %g a second, want %d at %g", c.pace, batch, perSecond, c.batch, c.perSecond)
+		}
+	}
+}
+
+// A batch that has begun is finished when the command is to stop, but does not wait for the server any more.
+func TestABatchWaitsForTheServerUntilTheCommandStops(t *testing.T) {
+	t.Parallel()
+	away := &pgconn.PgError{Code: "57P03"}
+	for _, c := range []struct {
+		answers []error // of the calls
+		stop    int     // the call in which the command is stopped
+		calls   int
+		want    error
+	}{
+		{answers: []error{away, away, nil}, stop: -1, calls: 3},
+		{answers: []error{nil}, stop: 0, calls: 1},
+		{answers: []error{away, nil}, stop: 0, calls: 1, want: context.Canceled},
+		{answers: []error{away, away, nil}, stop: 1, calls: 2, want: context.Canceled},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		calls, waits := 0, 0
+		err := whenAvailable(ctx, func(error) { waits++ }, func(trying context.Context) error {
+			if calls == c.stop {
+				if cancel(); calls == 0 && trying.Err() != nil {
+					t.Error("the first call is cancelled")
+				}
+			}
+			calls++
+			return c.answers[calls-1]
+		})
+		cancel()
+		if calls != c.calls || !errors.Is(err, c.want) || waits != len(slices.DeleteFunc(c.answers[:calls],
+			func(err error) bool { return err == nil })) {
+			t.Errorf("stopped in call %d: %d calls, %d waits, %v", c.stop, calls, waits, err)
 		}
 	}
 }
