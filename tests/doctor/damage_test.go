@@ -312,8 +312,9 @@ var rounds = []struct {
 			"event_type = 'a.ahead'",
 			"1 event in flight with a claim in the future", "update core.outbox set claimed_at", true},
 		{"leases", doctor.Warning, insert("a.stamped", 1, "outbox_gen_1") + "; update core.outbox set created_at = now() + " +
-			"interval '3 days', available_at = now() + interval '3 days' where event_type = 'a.stamped'",
-			"1 pending event stamped up to 2 days in the future", "update core.outbox set created_at", true},
+			"interval '3 days', available_at = now() + interval '3 days 2 hours', id = '" + stampedID + "' where event_type = " +
+			"'a.stamped'", "1 pending event of type a.stamped (first: " + stampedID + ") created up to 2 days after the " +
+			"database's present time", "update core.outbox set created_at", true},
 		{"paused", doctor.Warning, "select core.event_type_pause('decision.recorded', 44, 'ana', 'a moment'); update " +
 			"core.paused_types set paused_at = now() - interval '3 days'",
 			"paused for 3 days: decision.recorded in generation 44 by ana: a moment",
@@ -355,6 +356,8 @@ var rounds = []struct {
 		{"generations", doctor.Warning, "update core.deployments set status = 'draining', draining_at = now()",
 			"no generation is live", "`workers generation register 1`", false},
 	}}}
+
+const stampedID = "01890000-0000-7000-8000-000000000001"
 
 // Doctor finds each damage and nothing else. After a fix that is SQL it does not find the damage any more.
 func TestDamageIsFound(t *testing.T) {
@@ -402,6 +405,11 @@ func TestDamageIsFound(t *testing.T) {
 				}
 			}
 			p.paste(fixes...)
+			var early bool // what a producer has scheduled
+			if err := p.admin.QueryRow(p.ctx, "select exists (select from core.outbox where event_type = 'a.stamped' and "+
+				"available_at < now() + interval '1 hour')").Scan(&early); err != nil || early {
+				t.Errorf("a fix makes a scheduled event due: %t, %v", early, err)
+			}
 			findings = p.all(round.config)
 			for _, d := range round.damages {
 				problem := in.Replace(d.problem)

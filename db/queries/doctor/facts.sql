@@ -338,16 +338,19 @@ from core.pending_types() k cross join lateral (
   order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() order by k.generation, k.event_type;
 
--- name: StampedAhead :one
--- Returns how many pending events are stamped in the future, by the database's clock, among the first @up_to of each
--- type that are not due, and how far.
-select count(*)::integer as events,
-  coalesce(max(extract(epoch from o.created_at - statement_timestamp())), 0)::double precision as seconds
+-- name: StampedAhead :many
+-- Returns the types with pending events that were created in the future, by the database's clock: how many among the
+-- first @up_to that are not due, the first of them, and how far the last is ahead.
+select count(*)::integer as events, k.event_type::text as event_type,
+  (array_agg(o.id order by o.created_at))[1]::uuid as first_id,
+  max(extract(epoch from o.created_at - statement_timestamp()))::double precision as seconds
 from core.pending_types() k cross join lateral (
-  select o.created_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+  select o.id, o.created_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
     and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp() + interval '1 minute'
   order by o.available_at limit @up_to::integer) o
-where o.created_at > statement_timestamp() + interval '1 minute';
+where o.created_at > statement_timestamp() + interval '1 minute'
+group by k.event_type
+order by k.event_type;
 
 -- name: Misrouted :many
 -- Returns pending events whose channel is not the one that workers of their type listen on, among the first @up_to

@@ -155,14 +155,15 @@ func leases(ctx context.Context, e *examination) (string, error) {
 			app.Counted(l.Ahead, "event")).fix("set the database's clock; then, as spectral_owner, run `update core.outbox " +
 			"set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();`")
 	}
-	stamped, stampErr := e.facts.StampedAhead(ctx, countUpTo)
-	if stamped.Events > 0 {
-		e.found(Warning, "%s stamped up to %s in the future, by the database's clock: no worker claims it before that",
-			app.Counted(stamped.Events, "pending event"), span(stamped.Seconds)).fix("set the database's clock; then, as " +
-			"spectral_owner, run `update core.outbox set created_at = clock_timestamp(), available_at = clock_timestamp() " +
-			"where status = 'pending' and created_at > clock_timestamp();`")
+	ahead, aheadErr := e.facts.StampedAhead(ctx, countUpTo)
+	for _, t := range ahead {
+		e.found(Warning, "%s of type %s (first: %s) created up to %s after the database's present time: no worker claims them "+
+			"before that", app.Counted(t.Events, "pending event"), t.EventType, t.FirstID, span(t.Seconds)).
+			fix("set the database's clock; then, as spectral_owner, run `update core.outbox set created_at = clock_timestamp(), " +
+				"available_at = clock_timestamp() + (available_at - created_at) where status = 'pending' and created_at > " +
+				"clock_timestamp();`")
 	}
-	return fmt.Sprintf("%d in flight, %d past the end of the lease", l.InFlight, l.Overdue), errors.Join(err, stampErr)
+	return fmt.Sprintf("%d in flight, %d past the end of the lease", l.InFlight, l.Overdue), errors.Join(err, aheadErr)
 }
 
 // generations finds generations that neither run nor are over.

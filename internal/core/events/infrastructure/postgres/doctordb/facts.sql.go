@@ -1158,28 +1158,51 @@ func (q *Queries) Snapshots(ctx context.Context) ([]SnapshotsRow, error) {
 	return items, nil
 }
 
-const stampedAhead = `-- name: StampedAhead :one
-select count(*)::integer as events,
-  coalesce(max(extract(epoch from o.created_at - statement_timestamp())), 0)::double precision as seconds
+const stampedAhead = `-- name: StampedAhead :many
+select count(*)::integer as events, k.event_type::text as event_type,
+  (array_agg(o.id order by o.created_at))[1]::uuid as first_id,
+  max(extract(epoch from o.created_at - statement_timestamp()))::double precision as seconds
 from core.pending_types() k cross join lateral (
-  select o.created_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+  select o.id, o.created_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
     and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp() + interval '1 minute'
   order by o.available_at limit $1::integer) o
 where o.created_at > statement_timestamp() + interval '1 minute'
+group by k.event_type
+order by k.event_type
 `
 
 type StampedAheadRow struct {
-	Events  int32
-	Seconds float64
+	Events    int32
+	EventType string
+	FirstID   uuid.UUID
+	Seconds   float64
 }
 
-// Returns how many pending events are stamped in the future, by the database's clock, among the first @up_to of each
-// type that are not due, and how far.
-func (q *Queries) StampedAhead(ctx context.Context, upTo int32) (StampedAheadRow, error) {
-	row := q.db.QueryRow(ctx, stampedAhead, upTo)
-	var i StampedAheadRow
-	err := row.Scan(&i.Events, &i.Seconds)
-	return i, err
+// Returns the types with pending events that were created in the future, by the database's clock: how many among the
+// first @up_to that are not due, the first of them, and how far the last is ahead.
+func (q *Queries) StampedAhead(ctx context.Context, upTo int32) ([]StampedAheadRow, error) {
+	rows, err := q.db.Query(ctx, stampedAhead, upTo)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StampedAheadRow
+	for rows.Next() {
+		var i StampedAheadRow
+		if err := rows.Scan(
+			&i.Events,
+			&i.EventType,
+			&i.FirstID,
+			&i.Seconds,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const tables = `-- name: Tables :many
