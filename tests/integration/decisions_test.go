@@ -289,7 +289,7 @@ func manyDecisionsOnFewRulesDoNotDeadlock(b *bundle, l *testWorker) {
 	l = b.startWorker(noPoll, s)
 	l.awaitDelivered(n)
 	l.stop()
-	if got := log.count(`"batch rolled back`); got != 0 {
+	if got := log.count("batch rolled back"); got != 0 {
 		b.Errorf("%d batches were undone", got)
 	}
 	for i := range rules {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +84,12 @@ func (n *logBuffer) count(text string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return strings.Count(n.text.String(), text)
+}
+
+func (n *logBuffer) match(pattern string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(regexp.MustCompile(pattern).FindAllString(n.text.String(), -1))
 }
 
 func (n *logBuffer) reset() {

@@ -32,7 +32,7 @@ func CacheFolder() (string, error) {
 		err = makeFolder(dir)
 	}
 	if err != nil {
-		return "", fmt.Errorf("no folder for its files: set XDG_CACHE_HOME to one of this user: %w", err)
+		return "", fmt.Errorf("cannot use the cache folder: %w; set XDG_CACHE_HOME to a folder that this user owns", err)
 	}
 	return dir, nil
 }

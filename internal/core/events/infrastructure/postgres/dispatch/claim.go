@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -112,17 +111,17 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 	class := Classify(err, 0).Class
 	result.undone, result.left, result.deadlock, result.lost = true, result.rows, class == pgtx.ClassDeadlock, t.Lost()
 	log := t.consumer.Log.With(pgtx.LogRows, len(rows), pgtx.LogErrorClass, class)
-	if of, ok := errors.AsType[handlerError](err); ok {
-		log = log.With(pgtx.LogHandler, of.name)
+	if failed, ok := errors.AsType[handlerError](err); ok {
+		log = log.With(pgtx.LogHandler, failed.name)
 	}
-	if result.lost {
+	switch {
+	case result.lost:
 		log.WarnContext(ctx, "connection lost in a batch, no attempt counted", pgtx.LogReason, err.Error())
+	case result.deadlock:
+		log.WarnContext(ctx, "deadlock: batch rolled back, its rows run one by one; make handlers lock rows in one order")
+	default:
+		log.DebugContext(ctx, "batch rolled back; its rows run one by one")
 	}
-	level := slog.LevelDebug
-	if result.deadlock { // which is slow, and may be avoided
-		level = slog.LevelWarn
-	}
-	log.Log(ctx, level, "batch rolled back; its rows run one by one")
 	return nil
 }
 

@@ -140,7 +140,7 @@ func (c *Consumer) TryLater(ctx context.Context, delay time.Duration, stop <-cha
 func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
 	for _, s := range settled {
 		if s.Outcome == Delivered && c.outage.succeeded() {
-			c.Log.InfoContext(ctx, "the server does the work of this event type again")
+			c.Log.InfoContext(ctx, "Postgres works again: events are handled")
 		}
 		c.logSettlement(ctx, s)
 		if c.OnSettled != nil {

@@ -11,9 +11,9 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// outage is the time in which a server cannot do the work of a consumer: each attempt fails with an error of the
-// server's state (no space, no memory, shutting down), and no event is delivered. Such errors then cost no attempt,
-// however often they come, and claims wait between two tries. The zero value is ready.
+// outage is a time in which Postgres fails every event of a consumer: each attempt ends with an error of the server's
+// state (no space, no memory, shutting down), and no event is delivered. Such errors then cost no attempt, however often
+// they come, and claims wait between two tries. The zero value is ready.
 type outage struct {
 	mu        sync.Mutex
 	lasting   bool
@@ -59,7 +59,8 @@ func (c *Consumer) serverFailed(ctx context.Context, err error) (delay time.Dura
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok { // a handler may have added something of the payload
 			err = pg
 		}
-		c.Log.WarnContext(ctx, "the server cannot do the work of this event type: its events wait, and no attempt counts",
+		c.Log.WarnContext(ctx, "Postgres has no space, memory or connections, or is not writable: events wait, no attempt is "+
+			"counted",
 			pgtx.LogError(err)...)
 	}
 	return delay, alone
