@@ -62,20 +62,31 @@ func anOutageOfTheServerCostsNoAttempt(b *bundle) {
 	b.wantEffects(map[string]int{"platform.one": 5})
 }
 
-// outage delivers five events, the first tries of which fail with full.
+// outage delivers five events, the first tries of which fail with full. They have used up their free failures before.
 func (b *bundle) outage(with func(full func() error) events.Subscription) {
+	log := &logBuffer{}
+	b.log = logTo(log)
 	var over atomic.Bool
-	failed := make(chan struct{}, 1000)
-	batch := b.publishMany(5)
-	l := b.startWorker(noPoll, with(func() error {
+	failed := make(chan time.Time, 1000)
+	s := with(func() error {
 		if over.Load() {
 			return nil
 		}
-		failed <- struct{}{}
+		failed <- time.Now()
 		return &pgconn.PgError{Severity: "ERROR", Code: pgerrcode.DiskFull, Message: "could not extend file"}
-	}))
-	for range 3 {
-		receive(b.T, failed)
+	})
+	s.Concurrency = 1 // one event in a claim
+	batch := b.publishMany(5)
+	b.exec(`update core.outbox set handler_failures = jsonb_build_object($1::text, jsonb_build_object('failures', 0, 'free',
+		20, 'class', 'DeadlockError', 'error', ''))`, s.Primary.Name)
+	l := b.startWorker(noPoll, s)
+	last := receive(b.T, failed)
+	for range 2 {
+		next := receive(b.T, failed)
+		if pause := next.Sub(last); pause < pgtx.FirstBackoff/2 { // with the most jitter
+			b.Errorf("the next claim began after %s", pause)
+		}
+		last = next
 	}
 	over.Store(true)
 	for delivered := 0; delivered < len(batch); {
@@ -85,6 +96,11 @@ func (b *bundle) outage(with func(full func() error) events.Subscription) {
 	}
 	for _, e := range batch {
 		b.wantRow(e.EventID, "delivered", 1)
+	}
+	for _, once := range []string{"Postgres has no space", "Postgres works again"} {
+		if n := log.count(`"msg":"` + once); n != 1 {
+			b.Errorf("%d log entries %q, want one", n, once)
+		}
 	}
 }
 
