@@ -242,7 +242,7 @@ func TestOperatorCommandsOutliveARestart(t *testing.T) {
 	pass(t, 3*time.Second)
 	s.Start(t)
 	exec("delete from core.outbox where status = 'pending'") // then it is safe to stop
-	if code := discarding.AwaitExit(t); code != 0 {
+	if code := discarding.AwaitExit(t); code != 0 || !discarding.Says("waiting: for the database: ") {
 		t.Errorf("events discard ends with %d", code)
 	}
 	if code := waiting.AwaitExit(t); code != 0 {
@@ -274,6 +274,11 @@ func TestHostsThatNeverAnswerArePassedOver(t *testing.T) {
 	refused := process.Start(t, b.command(all.String(), ""))
 	if code := refused.AwaitExit(t); code != 1 {
 		t.Errorf("with silent hosts only it ends with %d", code)
+	}
+	for _, host := range hosts {
+		if !refused.Says(host) {
+			t.Errorf("the error does not name %s", host)
+		}
 	}
 }
 

@@ -147,3 +147,22 @@ func TestLogsNeverStopWork(t *testing.T) {
 		})
 	}
 }
+
+func TestNohupKeepsAWorkerRunning(t *testing.T) {
+	b := setup(t)
+	command := b.command(b.worker, "")
+	command.Path, command.Args = "nohup", append([]string{command.Path}, command.Args...)
+	worker := process.Start(t, command)
+	worker.Await(t, listening, 1, testTimeout)
+	worker.Signal(syscall.SIGHUP)
+	l := ledger.New(ledger.Cards())
+	l.Publish(t, b.publisher, plainKeys(1, 8)...)
+	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
+	if worker.Count("stopping: waiting for running handlers") > 0 {
+		t.Error("it stops at SIGHUP")
+	}
+	worker.Signal(syscall.SIGTERM)
+	if code := worker.AwaitExit(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}

@@ -44,6 +44,13 @@ func TestAResultThatIsNotWrittenIsAFailure(t *testing.T) {
 	}
 }
 
+func TestTheLineBreakAtTheEndOfAVariableIsLeftOut(t *testing.T) {
+	t.Setenv("DATABASE_URL", "postgres://u@h/db \r\n")
+	if got := System().Getenv("DATABASE_URL"); got != "postgres://u@h/db " {
+		t.Errorf("%q", got)
+	}
+}
+
 // An empty value would ask for everything.
 func TestAnEmptyFilterValueIsRefused(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,6 +41,19 @@ func (l *Log) Count(message string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seen[message]
+}
+
+// Says waits for the end of the process's log, and reports whether an entry has the given text.
+func (l *Log) Says(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.ended {
+		grown := l.grown
+		l.mu.Unlock()
+		<-grown
+		l.mu.Lock()
+	}
+	return slices.ContainsFunc(l.lines, func(line string) bool { return strings.Contains(line, text) })
 }
 
 // Await waits for the n-th entry (from 1) with the given message, and fails the test if it does not come within the

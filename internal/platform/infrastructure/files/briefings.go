@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -67,13 +68,18 @@ func (b Briefings) open() (*os.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := os.OpenRoot(b.Dir)
+	return openChecked(b.Dir, info)
+}
+
+// openChecked opens the folder that info is of.
+func openChecked(dir string, info fs.FileInfo) (*os.Root, error) {
+	folder, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
 	opened, err := folder.Stat(".")
 	if err == nil && !os.SameFile(info, opened) {
-		err = fmt.Errorf("%s was replaced while it was opened", b.Dir)
+		err = fmt.Errorf("%s was replaced while it was opened", dir)
 	}
 	if err != nil {
 		return nil, errors.Join(err, folder.Close())

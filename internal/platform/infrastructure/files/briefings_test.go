@@ -1,8 +1,10 @@
-package files_test
+package files
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +13,6 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/platform/application"
-	"spectral/internal/platform/infrastructure/files"
 )
 
 func names(t *testing.T, dir string) (found []string) {
@@ -30,7 +31,7 @@ func TestRepeatedDeliveryLeavesOneBriefing(t *testing.T) {
 	t.Parallel()
 	dir, task := filepath.Join(t.TempDir(), "a"), uuid.New()
 	for _, text := range []string{"first", "second"} {
-		place, err := files.Briefings{Dir: dir}.Deliver(t.Context(), application.Briefing{Task: task, Text: text})
+		place, err := Briefings{Dir: dir}.Deliver(t.Context(), application.Briefing{Task: task, Text: text})
 		if err != nil || place != filepath.Join(dir, task.String()+".md") {
 			t.Fatalf("delivered to %s: %v", place, err)
 		}
@@ -57,12 +58,12 @@ func TestFailedDeliveryLeavesNoFile(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, task.String()+".md"), 0o700); err != nil { // a folder with the briefing's name
 		t.Fatal(err)
 	}
-	if place, err := (files.Briefings{Dir: dir}).Deliver(t.Context(), application.Briefing{Task: task}); err == nil {
+	if place, err := (Briefings{Dir: dir}).Deliver(t.Context(), application.Briefing{Task: task}); err == nil {
 		t.Errorf("delivered to %s", place)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := files.Briefings{Dir: dir}.Deliver(ctx, application.Briefing{Task: uuid.New()})
+	_, err := Briefings{Dir: dir}.Deliver(ctx, application.Briefing{Task: uuid.New()})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("delivered though it was to stop: %v", err)
 	}
@@ -89,7 +90,7 @@ func TestFoldersOfOthersAreRefused(t *testing.T) {
 		}
 	}
 	for dir, reason := range want {
-		briefings := files.Briefings{Dir: dir}
+		briefings := Briefings{Dir: dir}
 		if err := briefings.Check(); err == nil || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%s: want %q, got %v", dir, reason, err)
 		}
@@ -97,8 +98,32 @@ func TestFoldersOfOthersAreRefused(t *testing.T) {
 			t.Errorf("delivered to %s", place)
 		}
 	}
-	own := files.Briefings{Dir: filepath.Join(t.TempDir(), "a", "b")}
+	own := Briefings{Dir: filepath.Join(t.TempDir(), "a", "b")}
 	if err := own.Check(); err != nil || len(names(t, own.Dir)) > 0 {
 		t.Errorf("a new folder has %v: %v", names(t, own.Dir), err)
+	}
+}
+
+// A file that is already there is not written to, and a folder that replaced the checked one is not used.
+func TestPlantedFilesAndFoldersAreNotUsed(t *testing.T) { // not parallel: it decides the names of temporary files
+	dir, other := t.TempDir(), t.TempDir()
+	folder, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = folder.Close() }()
+	defer uuid.SetRand(nil)
+	for _, want := range []error{nil, fs.ErrExist} {
+		uuid.SetRand(bytes.NewReader(make([]byte, 16)))
+		if name, err := write(folder, ".a", "text"); !errors.Is(err, want) {
+			t.Errorf("written to %q: %v, want %v", name, err, want)
+		}
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openChecked(other, info); err == nil || !strings.HasSuffix(err.Error(), "was replaced while it was opened") {
+		t.Errorf("a folder in place of the one that was checked: %v", err)
 	}
 }
