@@ -192,11 +192,16 @@ func connectCause(err error) error {
 		}
 		return fmt.Errorf("%s (SQLSTATE %s)", pg.Message, pg.Code)
 	}
+	// The driver's error has a line for the whole, and one for each try, first with TLS:
+	//
+	//	failed to connect to `user=u database=d`:
+	//		10.0.0.1:5432 (db1): tls error: server refused TLS connection
+	//		10.0.0.1:5432 (db1): dial error: connection refused
 	var causes []string
 	for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {
 		line = strings.TrimSpace(line)
-		host, _, of := strings.Cut(line, "): ")
-		if last := len(causes) - 1; of && last >= 0 && strings.HasPrefix(causes[last], host) {
+		host, _, isTry := strings.Cut(line, "): ")
+		if last := len(causes) - 1; isTry && last >= 0 && strings.HasPrefix(causes[last], host) {
 			causes[last] = line // the same host without TLS
 		} else if !strings.HasSuffix(line, "`:") { // that line has the user and the database
 			causes = append(causes, line)

@@ -62,7 +62,7 @@ func anOutageOfTheServerCostsNoAttempt(b *bundle) {
 	b.wantEffects(map[string]int{"platform.one": 5})
 }
 
-// outage delivers five events, the first tries of which fail with full. They have used up their free failures before.
+// outage delivers five events, the first tries of which fail with full. Their free failures are used up before.
 func (b *bundle) outage(with func(full func() error) events.Subscription) {
 	log := &logBuffer{}
 	b.log = logTo(log)
@@ -77,8 +77,8 @@ func (b *bundle) outage(with func(full func() error) events.Subscription) {
 	})
 	s.Concurrency = 1 // one event in a claim
 	batch := b.publishMany(5)
-	b.exec(`update core.outbox set handler_failures = jsonb_build_object($1::text, jsonb_build_object('failures', 0, 'free',
-		20, 'class', 'DeadlockError', 'error', ''))`, s.Primary.Name)
+	b.exec(`update core.outbox set handler_failures = jsonb_build_object($1::text, jsonb_build_object('failures', 0,
+		'free', 20, 'class', 'DeadlockError', 'error', ''))`, s.Primary.Name)
 	l := b.startWorker(noPoll, s)
 	last := receive(b.T, failed)
 	for range 2 {

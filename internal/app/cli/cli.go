@@ -66,8 +66,8 @@ func usagef(format string, args ...any) error {
 // and a shell may do so too.
 const oneStop = time.Second
 
-// lastWords is how long the end waits for stderr to take the message of an error.
-const lastWords = time.Second
+// messageTimeout is how long the end waits for stderr to take the message of an error.
+const messageTimeout = time.Second
 
 // Main runs one command line and returns its exit code. The first SIGINT, SIGTERM or SIGHUP ends ctx, and the command
 // stops in order. A signal that comes a second later or more kills the process. SIGHUP is left ignored for nohup.
@@ -106,14 +106,14 @@ func Main(ctx context.Context, p Process, args []string) int {
 	if ctx.Err() != nil && (operator.IsTimeout(err) || strings.Contains(text, "canceled")) { // what the signal caused
 		text = errInterrupted.Error()
 	}
-	said := make(chan struct{})
+	printed := make(chan struct{})
 	go func() {
-		defer close(said)
+		defer close(printed)
 		p.notef("workers: %s", text)
 	}()
 	select {
-	case <-said:
-	case <-time.After(lastWords):
+	case <-printed:
+	case <-time.After(messageTimeout):
 	}
 	if out.err != nil { // a result that was not written is no result
 		return exitFailed

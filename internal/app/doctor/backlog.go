@@ -157,11 +157,11 @@ func leases(ctx context.Context, e *examination) (string, error) {
 	}
 	ahead, aheadErr := e.facts.StampedAhead(ctx, countUpTo)
 	for _, t := range ahead {
-		e.found(Warning, "%s of type %s (first: %s) created up to %s after the database's present time: no worker claims them "+
-			"before that", app.Counted(t.Events, "pending event"), t.EventType, t.FirstID, span(t.Seconds)).
-			fix("set the database's clock; then, as spectral_owner, run `update core.outbox set created_at = clock_timestamp(), " +
-				"available_at = clock_timestamp() + (available_at - created_at) where status = 'pending' and created_at > " +
-				"clock_timestamp();`")
+		e.found(Warning, "%s of type %s (first: %s) created up to %s after the database's present time: no worker claims "+
+			"them before that", app.Counted(t.Events, "pending event"), t.EventType, t.FirstID, span(t.Seconds)).
+			fix("set the database's clock; then, as spectral_owner, run `update core.outbox set created_at = " +
+				"clock_timestamp(), available_at = clock_timestamp() + (available_at - created_at) where status = 'pending' and " +
+				"created_at > clock_timestamp();`")
 	}
 	return fmt.Sprintf("%d in flight, %d past the end of the lease", l.InFlight, l.Overdue), errors.Join(err, aheadErr)
 }

@@ -1,5 +1,5 @@
-// Package check has the checks of values that the domains of several contexts use. Each returns an error that names the
-// field, or nil. It imports nothing of ours.
+// Package check has checks that several packages share: of values, for the domains of the contexts, and of folders.
+// Each returns an error that names the field or the folder, or nil. It imports nothing of ours.
 package check
 
 import (
@@ -93,8 +93,8 @@ func OneOf[S ~string](field string, s, one, other S) error {
 	return nil
 }
 
-// PrivateFolder checks that info, of what is at path itself, is that of a folder in which no other user can place a
-// link to a file of this one's.
+// PrivateFolder returns why a folder is not private: info, from Lstat, is of a link, of no folder, of another user's,
+// or of one that others may write to.
 func PrivateFolder(path string, info fs.FileInfo) error {
 	owner, known := info.Sys().(*syscall.Stat_t)
 	switch {

@@ -123,7 +123,8 @@ func TestPlantedFilesAndFoldersAreNotUsed(t *testing.T) { // not parallel: it de
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openChecked(other, info); err == nil || !strings.HasSuffix(err.Error(), "was replaced while it was opened") {
+	_, err = openChecked(other, info)
+	if err == nil || !strings.HasSuffix(err.Error(), "was replaced while it was opened") {
 		t.Errorf("a folder in place of the one that was checked: %v", err)
 	}
 }

@@ -58,9 +58,8 @@ type Failure struct {
 // Free reports whether the failure costs no attempt.
 func (f Failure) Free() bool { return f.disposition == free }
 
-// Classify interprets an error of a handler, or of a statement for it. Earlier is how often the handler failed before
-// in this cycle. It notices an outage of the server.
-func (c *Consumer) Classify(ctx context.Context, err error, earlier int) Failure {
+// ClassifyAndNote is [Classify], and takes in an error of the server's state, which may begin an outage.
+func (c *Consumer) ClassifyAndNote(ctx context.Context, err error, earlier int) Failure {
 	f := Classify(err, earlier)
 	if f.disposition == free && pgtx.ServerState(err) {
 		f.delay, f.outage = c.serverFailed(ctx, err)
@@ -68,7 +67,8 @@ func (c *Consumer) Classify(ctx context.Context, err error, earlier int) Failure
 	return f
 }
 
-// Classify is [Consumer.Classify] without an effect on the consumer.
+// Classify interprets an error of a handler, or of a statement for it. Earlier is how often the handler failed before
+// in this cycle.
 func Classify(err error, earlier int) Failure {
 	f := Failure{Class: pgtx.ErrorClass(err), message: pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2)}
 	var (

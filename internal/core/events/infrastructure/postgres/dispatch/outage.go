@@ -12,8 +12,8 @@ import (
 )
 
 // outage is a time in which Postgres fails every event of a consumer: each attempt ends with an error of the server's
-// state (no space, no memory, shutting down), and no event is delivered. Such errors then cost no attempt, however often
-// they come, and claims wait between two tries. The zero value is ready.
+// state (no space, no memory, shutting down), and no event is delivered. Such errors then cost no attempt, however
+// often they come, and claims wait between two tries. The zero value is ready.
 type outage struct {
 	mu        sync.Mutex
 	lasting   bool
@@ -59,9 +59,8 @@ func (c *Consumer) serverFailed(ctx context.Context, err error) (delay time.Dura
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok { // a handler may have added something of the payload
 			err = pg
 		}
-		c.Log.WarnContext(ctx, "Postgres has no space, memory or connections, or is not writable: events wait, no attempt is "+
-			"counted",
-			pgtx.LogError(err)...)
+		c.Log.WarnContext(ctx, "Postgres has no space, memory or connections, or is not writable: events wait, no attempt "+
+			"is counted", pgtx.LogError(err)...)
 	}
 	return delay, alone
 }

@@ -50,7 +50,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		if err == nil {
 			ran = append(ran, r)
 		} else {
-			failures[r.Name] = t.consumer.Classify(ctx, err, row.Failures[r.Name].Failures)
+			failures[r.Name] = t.consumer.ClassifyAndNote(ctx, err, row.Failures[r.Name].Failures)
 			unhandled = append(unhandled, r)
 		}
 		t.consumer.LogHandled(ctx, r, row, started, failures)
@@ -87,7 +87,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 	}
 	// only COMMIT finds the fault, and does not tell which handler made it
 	for _, r := range ran {
-		failures[r.Name] = t.consumer.Classify(ctx, pg, row.Failures[r.Name].Failures)
+		failures[r.Name] = t.consumer.ClassifyAndNote(ctx, pg, row.Failures[r.Name].Failures)
 	}
 	return s.recordElsewhere(ctx, handlers, failures)
 }

@@ -54,7 +54,7 @@ func (e *execution) work(ctx context.Context) error {
 			}
 		}
 		if err != nil {
-			failures[r.Name] = e.consumer.Classify(ctx, err, row.Failures[r.Name].Failures)
+			failures[r.Name] = e.consumer.ClassifyAndNote(ctx, err, row.Failures[r.Name].Failures)
 			unhandled = append(unhandled, r)
 		}
 		e.consumer.LogHandled(ctx, r, row, time.Now().Add(-took), failures) // without the wait for the completer

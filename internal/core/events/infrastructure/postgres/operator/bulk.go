@@ -127,8 +127,8 @@ type event struct {
 	OccurredAt time.Time
 }
 
-// Apply changes the events of a selection, batch by batch, until ctx ends; a batch that has begun is finished, unless it
-// has to wait for the server.
+// Apply changes the events of a selection, batch by batch, until ctx ends; a batch that has begun is finished, unless
+// it has to wait for the server.
 func (c *Client) Apply(ctx context.Context, s Selection, change Change, pace Pace) (BulkResult, error) {
 	batchSize, perSecond := pace.limits()
 	limiter := rate.NewLimiter(perSecond, batchSize)
