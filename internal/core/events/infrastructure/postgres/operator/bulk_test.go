@@ -3,8 +3,9 @@ package operator
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -37,28 +38,34 @@ func TestABatchWaitsForTheServerUntilTheCommandStops(t *testing.T) {
 		answers []error // of the calls
 		stop    int     // the call in which the command is stopped
 		calls   int
+		waits   int
 		want    error
 	}{
-		{answers: []error{away, away, nil}, stop: -1, calls: 3},
+		{answers: []error{away, away, nil}, stop: -1, calls: 3, waits: 2},
 		{answers: []error{nil}, stop: 0, calls: 1},
-		{answers: []error{away, nil}, stop: 0, calls: 1, want: context.Canceled},
-		{answers: []error{away, away, nil}, stop: 1, calls: 2, want: context.Canceled},
+		{answers: []error{away, nil}, stop: 0, calls: 1, waits: 1, want: context.Canceled},
+		{answers: []error{away, away, nil}, stop: 1, calls: 2, waits: 2, want: context.Canceled},
 	} {
-		ctx, cancel := context.WithCancel(t.Context())
-		calls, waits := 0, 0
-		err := whenAvailable(ctx, func(error) { waits++ }, func(trying context.Context) error {
-			if calls == c.stop {
-				if cancel(); calls == 0 && trying.Err() != nil {
-					t.Error("the first call is cancelled")
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			calls, waits, stopped := 0, 0, time.Now()
+			err := whenAvailable(ctx, func(error) { waits++ }, func(trying context.Context) error {
+				if calls == c.stop {
+					if cancel(); calls == 0 && trying.Err() != nil {
+						t.Error("the first call is cancelled")
+					}
+					stopped = time.Now()
 				}
+				calls++
+				return c.answers[calls-1]
+			})
+			if c.want != nil && time.Since(stopped) > 0 { // by the clock of the test
+				t.Errorf("stopped in call %d, it waits for %s", c.stop, time.Since(stopped))
 			}
-			calls++
-			return c.answers[calls-1]
+			if calls != c.calls || !errors.Is(err, c.want) || waits != c.waits {
+				t.Errorf("stopped in call %d: %d calls, %d waits, %v", c.stop, calls, waits, err)
+			}
 		})
-		cancel()
-		if calls != c.calls || !errors.Is(err, c.want) || waits != len(slices.DeleteFunc(c.answers[:calls],
-			func(err error) bool { return err == nil })) {
-			t.Errorf("stopped in call %d: %d calls, %d waits, %v", c.stop, calls, waits, err)
-		}
 	}
 }
