@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"syscall"
 	"testing"
@@ -51,6 +52,10 @@ func launch(c Command) (*Process, error) {
 	cmd.Stderr = cmp.Or(c.Log, write)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p := &Process{Log: newLog(), cmd: cmd, exited: make(chan struct{})}
+	// nohup, under which the tests may run, lets children ignore SIGHUP, but not while this process catches it
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
 	started := make(chan error, 1)
 	go func() {
 		// Linux sends Pdeathsig when the thread that started the process ends.
