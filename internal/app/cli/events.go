@@ -102,6 +102,8 @@ func moment(e operator.Event, now time.Time) string {
 		return "leased " + distance(e.ClaimedAt, now)
 	case operator.Scheduled, operator.Due:
 		return "due " + distance(&e.AvailableAt, now)
+	case operator.Quarantined:
+		return "quarantined, due " + distance(&e.AvailableAt, now)
 	default:
 		return "published " + distance(&e.CreatedAt, now)
 	}

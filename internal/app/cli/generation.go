@@ -115,6 +115,10 @@ of it is due, scheduled or in flight. Exits 3 if N is not safe to stop; without 
 // unsafe says why a generation is not safe to stop.
 func unsafe(g operator.Generation) string {
 	why := fmt.Sprintf("%d due, %d scheduled, %d in flight", g.Due, g.Scheduled, g.InFlight)
+	if g.Quarantined > 0 {
+		why += fmt.Sprintf("; %d of them quarantined: `workers events list --status quarantined --generation %d`",
+			g.Quarantined, g.Generation)
+	}
 	if g.Status == "live" {
 		why = fmt.Sprintf("it is live, and its producers may publish at any moment; drain it first, while another is live: "+
 			"`workers generation drain %d`", g.Generation)
@@ -135,6 +139,8 @@ func printGenerations(p Process, all []operator.Generation) {
 		notePauses(p, g.Paused)
 		switch {
 		case g.Status == "live":
+		case g.Quarantined > 0:
+			next = fmt.Sprintf("workers events list --status quarantined --generation %d", g.Generation)
 		case !g.SafeToStop && g.Workers == 0:
 			next = "workers doctor generations unhandled" // it says who can handle what is left
 		case !g.SafeToStop:

@@ -268,9 +268,9 @@ func failures(ctx context.Context, e *examination) (string, error) {
 	}
 	for _, q := range quarantined {
 		e.found(Critical, "%s of type %s in generation %d, which no worker claims; the first is %s: %s",
-			app.Counted(q.Events, "quarantined event"), q.EventType, q.Generation, q.ID, q.Reason).fix("remove the trigger "+
-			"or constraint that rejects the change of the row; then `workers events retry-now --status quarantined --type %s`",
-			q.EventType)
+			app.Counted(q.Events, "quarantined event"), q.EventType, q.Generation, q.ID, q.Reason).
+			fix("remove what rejects the change of the row: `workers doctor schema` names foreign triggers and constraints; "+
+				"then `workers events retry-now --status quarantined --type %s`", q.EventType)
 	}
 	f, err := e.facts.Failures(ctx)
 	if f.Recent > 0 {

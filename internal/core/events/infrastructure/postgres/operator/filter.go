@@ -124,7 +124,7 @@ func (w *where) when(asked bool, condition string, argument any) {
 func (w *where) all() string { return strings.Join(w.conditions, " and ") }
 
 // errorClass is what operators group failures by.
-const errorClass = "split_part(o.last_error, ':', 1)"
+const errorClass = "split_part(" + lastError + ", ':', 1)"
 
 // since returns the column from which an event's age is counted. If the statuses allow it, that is a plain column,
 // because an index has it.
@@ -163,7 +163,7 @@ func (f Filter) conditions(w *where) {
 	w.when(f.OlderThan > 0, f.since()+olderThan, f.OlderThan.Seconds())
 	w.when(f.NewerThan > 0, f.since()+newerThan, f.NewerThan.Seconds())
 	w.when(len(f.ErrorClasses) > 0, errorClass+" = any (?::text[])", f.ErrorClasses)
-	w.when(f.ErrorContains != "", "strpos(o.last_error, ?) > 0", f.ErrorContains)
+	w.when(f.ErrorContains != "", "strpos("+lastError+", ?) > 0", f.ErrorContains)
 }
 
 // Bounds of an age, to be appended to the time that it is counted from.

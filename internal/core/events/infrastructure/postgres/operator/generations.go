@@ -19,9 +19,10 @@ type Generation struct {
 	ClosedAt     *time.Time `json:"closed_at"` // since then publishing into it is refused
 	RetiredAt    *time.Time `json:"retired_at"`
 	// Events that its workers still have to handle.
-	Due       int64 `json:"due"`
-	Scheduled int64 `json:"scheduled"` // pending until later
-	InFlight  int64 `json:"in_flight"`
+	Due         int64 `json:"due"`
+	Scheduled   int64 `json:"scheduled"` // pending until later
+	InFlight    int64 `json:"in_flight"`
+	Quarantined int64 `json:"quarantined"` // of these, those that no worker claims
 	// Failed events do not need its workers: they are replayed into a live generation, or discarded.
 	Failed        int64      `json:"failed"`
 	OldestDue     *time.Time `json:"oldest_due"`
@@ -42,8 +43,9 @@ func (c *Client) Generations(ctx context.Context, only *events.Generation) ([]Ge
 	all, err := list[Generation](ctx, c, "status of generations", `
 select generation, status, registered_at, draining_at, closed_at, retired_at, due, scheduled, in_flight, failed,
   oldest_due, next_scheduled, last_scheduled, workers, publishing_default,
-  due + scheduled + in_flight = 0 and status <> 'live' as safe_to_stop
-from core.generation_status($1)`, only)
+  due + scheduled + in_flight = 0 and status <> 'live' as safe_to_stop,
+  (select count(*) from core.quarantined_events q where q.generation = s.generation) as quarantined
+from core.generation_status($1) s`, only)
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
        when o.deleted_at is not null then 'expired' else o.status end as status,
   o.generation, o.channel, o.attempts, o.crashes,
   core.prior_replays(o.failure_history) as prior_replays,
-  coalesce('RowFault: outbox: ' || ` + quarantinedFor + `, o.last_error) as last_error,
+  ` + lastError + ` as last_error,
   case when isfinite(o.first_failed_at) then o.first_failed_at end as first_failed_at,
   o.created_at, o.available_at,
   case when o.status = 'in_flight' and isfinite(o.claimed_at) then o.claimed_at end as claimed_at,
@@ -87,6 +87,8 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
 // quarantinedFor is why an event is quarantined, or null.
 const quarantinedFor = "(select q.reason from core.quarantined_events q where q.id = o.id " +
 	"and q.occurred_at = o.occurred_at and o.status in ('pending', 'in_flight') and o.deleted_at is null)"
+
+const lastError = "coalesce('RowFault: outbox: ' || " + quarantinedFor + ", o.last_error)"
 
 // Page asks for one page of what a filter selects, of at most Limit events or actions.
 type Page struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -24,12 +23,11 @@ func PoolConnections(runners int) int { return runners + spareConnections }
 // DirectConfig returns the configuration of a connection outside any pool: for LISTEN, migrations and checks. It leaves
 // out the pool_ settings of url, which Postgres would refuse.
 func DirectConfig(url string) (*pgx.ConnConfig, error) {
-	config, err := parse(url, pgx.ParseConfig)
+	config, err := parse(url, pgxpool.ParseConfig)
 	if err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(config.RuntimeParams, func(name, _ string) bool { return strings.HasPrefix(name, "pool_") })
-	return config, unify(config)
+	return config.ConnConfig, unify(config.ConnConfig)
 }
 
 // PoolConfig returns the configuration of a pool that serves so many consumer runners at once. A pool_max_conns in url
@@ -71,9 +69,10 @@ func unify(config *pgx.ConnConfig) error {
 	if len(hosts) > 1 { // the last may be the live one
 		config.ConnectTimeout = min(config.ConnectTimeout, AllHostsTimeout/time.Duration(len(hosts)))
 	}
+	// a part of the URL in a name may be one of the password
 	for keyword, name := range map[string]string{"host": config.Host, "user": config.User, "dbname": config.Database} {
-		if strings.Contains(name, "=") { // with a part of the URL in it, such as a password
-			return refuseKeyword(keyword, "a name without =")
+		if strings.Contains(name, "=") || keyword != "user" && strings.Contains(name, "@") {
+			return refuseKeyword(keyword, "a name without = and @ (in a password, write %3D and %40)")
 		}
 	}
 	further := config.ValidateConnect // target_session_attrs

@@ -119,7 +119,8 @@ var (
 func checkKeywords(config *pgx.ConnConfig) error {
 	for name, value := range config.RuntimeParams {
 		switch {
-		case name == "gssencmode" && value == "require", slices.Contains(unsupportedKeywords, name):
+		case name == "gssencmode" && value == "require", strings.HasPrefix(name, "pool_"),
+			slices.Contains(unsupportedKeywords, name):
 			return fmt.Errorf("%s is not supported: leave it out", name)
 		case slices.Contains(ignoredKeywords, name):
 			delete(config.RuntimeParams, name)
