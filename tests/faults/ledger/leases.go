@@ -122,7 +122,7 @@ func (l *Ledger) VerifyLeases(t testing.TB, url string, executionLog ExecutionLo
 	found.rows = collect[leasedRow](ctx, t, conn, `select id::text, payload ->> $2, status, attempts,
 		-- not every expired lease counts as a crash
 		crashes + (select count(*)::int from jsonb_array_elements(failure_history) e
-			where e ->> 'reason' like '%; not counted: %'),
+			where e ->> 'reason' like '%; not counted%'),
 		array(select split_part(e ->> 'claimed_by', ' ', 1) from jsonb_array_elements(failure_history) e
 			where e ? 'reaped_at') from core.outbox where event_type = $1`,
 		l.kind.EventType, l.kind.KeyField)
