@@ -1,12 +1,18 @@
 package pgtx
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
 
 // A refusal names the keyword, and quotes nothing of the URL.
 func TestURLsAreRefusedByKeyword(t *testing.T) {
+	for _, entry := range os.Environ() {
+		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "PG") {
+			t.Setenv(name, "")
+		}
+	}
 	for url, want := range map[string]string{
 		"password = canary port=abc":                "port takes a number",
 		`password='it\'s canary' port=abc`:          "port takes a number",
