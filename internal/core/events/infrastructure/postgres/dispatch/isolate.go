@@ -95,8 +95,11 @@ func (c *Consumer) tooOften(id uuid.UUID, err error) bool {
 	if len(c.failures) > 1000 {
 		clear(c.failures)
 	}
-	c.failures[id]++
-	return c.failures[id] >= enough
+	if c.failures[id]++; c.failures[id] < enough {
+		return false
+	}
+	delete(c.failures, id) // an operator may free the event
+	return true
 }
 
 // Claimed says that a claim has succeeded.
