@@ -20,12 +20,12 @@ build: ## build bin/workers (20 s from nothing)
 event: ## write the files of a new event: docs/adding-an-event.md (1 s)
 	@go run ./internal/dev event '$(NAME)' '$(TO)' '$(FIELDS)'
 
-quick: ## check what changes while working, without the slow suites (5 to 30 s)
+quick: ## check what changes while working, without the slow suites (5 to 40 s)
 	go vet ./...
 	go test ./internal/core/events/... ./internal/platform/... ./internal/worlds/... ./internal/app ./internal/dev \
 		./tests/architecture ./tests/contracts
 
-test: ## run the tests, which start their own Postgres (2.5 min)
+test: ## run the tests, which start their own Postgres (3 to 5 min)
 	go test ./...
 
 test-all: ## run the heavy tests too (about 9 min)
@@ -56,5 +56,5 @@ verify-generated: ## fail if generate would change anything (20 s)
 demo: build ## publish cards and watch them arrive, on its own Postgres
 	bin/workers demo
 
-ci: ## run everything that must hold before a change lands (about 11 min)
+ci: ## run everything that must hold before a change lands (12 to 15 min)
 	.ci/run

@@ -67,7 +67,6 @@ type Event struct {
 
 // displayed has the columns of Event; o is the row. A time that was written by hand may be infinite, which Go cannot
 // represent: it is shown as null.
-// The last error of a quarantined event is why it is quarantined.
 const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.workspace_id,
   case when ` + quarantinedFor + ` is not null then 'quarantined'
        when o.status = 'pending' and o.deleted_at is null
@@ -88,6 +87,7 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
 const quarantinedFor = "(select q.reason from core.quarantined_events q where q.id = o.id " +
 	"and q.occurred_at = o.occurred_at and o.status in ('pending', 'in_flight') and o.deleted_at is null)"
 
+// lastError is the latest failure; of a quarantined event, why it is quarantined.
 const lastError = "coalesce('RowFault: outbox: ' || " + quarantinedFor + ", o.last_error)"
 
 // Page asks for one page of what a filter selects, of at most Limit events or actions.
