@@ -161,7 +161,10 @@ func aStopIsNoCrash(b *bundle) {
 			b.rollback(lock)
 			b.exec("grant execute on " + refused + "to spectral_worker")
 			b.exec("update core.outbox set lease_seconds = 1e-6 where status = 'in_flight'")
-			b.exec("select core.workers_probe(gen_random_uuid(), 0)")
+			b.eventually("end of its session", func() bool {
+				b.exec("select core.workers_probe(gen_random_uuid(), 0)")
+				return one[bool](b, "select not exists (select from core.workers where gone_at is null)")
+			})
 			b.exec("select core.outbox_reap(p_grace => 0)")
 			r := b.wantRow(e.EventID, "pending", 0)
 			history := one[string](b, "select crashes || ' ' || failure_history from core.outbox")
