@@ -8,13 +8,14 @@
 --   waiting     for transactions that may have published into it before
 --   retired
 --
--- Why nothing is stranded. A publisher takes its transaction id before it reads the generation (core.outbox_insert). So
--- every publisher that saw it open has an id from before the closing was visible. The first call that sees the closing
--- takes a new id as the upper bound, and the generation is retired once no transaction with a lower id runs. A
--- transaction that already has an id cannot set the bound, because its id may be lower than a publisher's.
--- pg_snapshot_xmax is no such bound: it is one above the highest id that has ended, and running ones may lie above it
--- (docs/decisions/0007). The price is that unrelated transactions are waited for, those of other databases included.
--- Publishers with an older snapshot, and functions that move events, lock the generation's row, which is waited for.
+-- Why nothing is stranded. A publisher takes its transaction id before it reads the generation
+-- (core.outbox_publish_event). So every publisher that saw it open has an id from before the closing was visible. The
+-- first call that sees the closing takes a new id as the upper bound, and the generation is retired once no transaction
+-- with a lower id runs. A transaction that already has an id cannot set the bound, because its id may be lower than a
+-- publisher's. pg_snapshot_xmax is no such bound: it is one above the highest id that has ended, and running ones may
+-- lie above it (docs/decisions/0007). The price is that unrelated transactions are waited for, those of other databases
+-- included. Publishers with an older snapshot, and functions that move events, lock the generation's row, which is
+-- waited for.
 --
 -- Refuses a generation that is unknown (SP019) or live (SP040), and to be called at a higher isolation level than READ
 -- COMMITTED, which would look at events of an older snapshot (SP043). Ends the pauses of what it retires, and notes

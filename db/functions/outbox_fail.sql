@@ -13,7 +13,7 @@ begin
     and o.available_at = p_available_at for update;
   if not found then return false; end if;
   update core.outbox o set status = 'failed', attempts = o.attempts + 1, claimed_at = clock_timestamp(),
-      last_error = p_last_error, handler_failures = p_handler_failures,
+      last_error = core.error_text(p_last_error), handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
   if v_status is distinct from 'failed' then perform core.row_kept(); end if;

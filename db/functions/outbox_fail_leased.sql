@@ -11,7 +11,7 @@ begin
   update core.outbox o
   set status = 'failed', claim_token = null, claimed_by = null, lease_handler = null, claimed_at = clock_timestamp(),
       attempts = greatest(o.attempts - case when p_counted then 0 else 1 end, 0),
-      last_error = p_last_error, handler_failures = p_handler_failures,
+      last_error = core.error_text(p_last_error), handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'in_flight' and o.deleted_at is null
     and o.claim_token = p_token and core.lease_holds(o.claimed_at, o.lease_seconds)

@@ -28,7 +28,7 @@ begin
       from core.outbox o where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
       if p_leased then
         update core.outbox o set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(),
-            claimed_by = 'probe', attempts = least(o.attempts + 1, 1000000000)
+            claimed_by = 'probe', attempts = least(o.attempts, 999999999) + 1
         where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.claim_token into v_token;
         if v_token is null then perform core.row_kept(); end if;
         set constraints all immediate;

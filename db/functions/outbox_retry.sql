@@ -2,7 +2,7 @@
 -- database clock, the failure recorded, the dispatch counted unless p_counted is false (shutdown,
 -- lost connection, 40001, 40P01 are free). p_available_at is what the row had when it was claimed and
 -- tells that dispatch from any later one: a row that has changed since is left alone, and false
--- returned. p_last_error has at most 8192 bytes.
+-- returned. For p_last_error see core.error_text.
 -- Wakes the listeners at commit, so that each knows when the row is due. Writes core.outbox.
 create function core.outbox_retry(p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz,
   p_delay double precision, p_last_error text, p_handler_failures jsonb, p_counted boolean) returns boolean
@@ -21,7 +21,7 @@ begin
   if not found then return false; end if;
   update core.outbox o set attempts = o.attempts + case when p_counted then 1 else 0 end,
       available_at = clock_timestamp() + make_interval(secs => p_delay),
-      last_error = p_last_error, handler_failures = p_handler_failures,
+      last_error = core.error_text(p_last_error), handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at returning o.available_at into v_available_at;
   if v_available_at is null or v_available_at = p_available_at then perform core.row_kept(); end if;

@@ -1,6 +1,6 @@
 -- core.payload_bytes(p_payload, p_refuse) returns about how many bytes a payload, or handler_failures, has as text,
 -- without making that text: a number of few bytes, such as 1e131071, may have 131072 digits, and a server may work on
--- thousands of them for half a minute, or run out of memory. Above 16 MiB, far more than core.outbox_insert accepts, it
+-- thousands of them for half a minute, or run out of memory. Above 16 MiB, far more than core.outbox_check accepts, it
 -- counts no further, and raises an error unless p_refuse is false.
 create function core.payload_bytes(p_payload jsonb, p_refuse boolean default true) returns bigint
 language plpgsql immutable as $$

@@ -112,28 +112,42 @@ language sql stable as $$
   where not exists (select from broken t where t.shows = 'type' and t.n < b.n and starts_with(b.at || '/', t.at || '/'))
   order by b.n
 $$;
-create function core.outbox_insert(p_position integer, p_event_id uuid, p_event_type text, p_event_version integer,
-  p_occurred_at timestamptz, p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
-  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text)
-returns uuid language plpgsql volatile as $$
+create function core.publishable(p_event_id uuid, p_occurred_at timestamptz, p_payload jsonb, p_text text,
+  p_target text, p_workspace_id uuid, p_idempotency_key text, p_trace_context text, p_available_at timestamptz,
+  p_class text, p_content_class text, p_payload_fault jsonpath, p_deadline timestamptz) returns boolean
+language sql volatile as $$
+  select (p_event_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff')) is not true
+    and (p_occurred_at is null or isfinite(p_occurred_at)
+      and p_occurred_at between '2000-01-01 00:00:00+00' and clock_timestamp() + interval '1 day')
+    and jsonb_typeof(p_payload) = 'object'
+    and octet_length(p_text) <= 1048576
+    and (octet_length(p_text) <= 64 or octet_length(p_text) - octet_length(translate(p_text, '{[', '')) <= 64)
+    and (octet_length(p_text) <= 309 or p_text !~ '[0-9.]{255}[0-9.]{54}')
+    and (p_payload_fault is null or not jsonb_path_exists(p_payload, p_payload_fault)
+      and p_text !~ '[0-9][.]0*[],}]')
+    and (p_target in ('platform', 'worlds', 'core')) is not false
+    and (p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff')) is not true
+    and (octet_length(p_idempotency_key) between 1 and 512 and p_idempotency_key ~ '[!-~]') is not false
+    and (p_trace_context ~ '^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$') is not false
+    and (p_available_at is null or isfinite(p_available_at)
+      and p_available_at <= clock_timestamp() + interval '366 days')
+    and (p_class ~ '^[a-z][a-z0-9_]{0,29}$') is not false
+    and (p_content_class in ('operational', 'workspace')) is not false
+    and p_deadline is null
+$$;
+create function core.outbox_check(p_position integer, p_invoker name, p_event_id uuid, p_occurred_at timestamptz,
+  p_event_type text, p_source text, p_payload jsonb, p_event_version integer, p_target text,
+  p_workspace_id uuid, p_idempotency_key text, p_trace_context text, p_available_at timestamptz, p_generation bigint,
+  p_class text, p_content_class text) returns boolean language plpgsql volatile as $$
 declare
-  v_role constant text := current_setting('role');
-  v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
-  v_id constant uuid := coalesce(p_event_id, core.uuid_v7());
   v_text text;
   v_type core.event_types;
   v_generation bigint;
-  v_allowed boolean;
-  v_taken boolean;
   v_status text;
   v_closed_at timestamptz;
-  v_channel text;
   v_says text;
   v_received text;
-  v_published integer;
   v_unused text;
-  v_xid xid8;
-  v_now timestamptz;
 begin
   if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$'
     or octet_length(p_event_type) > 128 then
@@ -217,16 +231,8 @@ begin
         v_received, 'send it as a string', p_position);
     end if;
   end if;
-  v_xid := pg_current_xact_id();
-  select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
-    t.deadline, t.successor,
-         exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
-                 where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
-         d.generation, d.status, d.closed_at,
-         exists (select from core.outbox o where o.id = p_event_id -- its key would be taken for this one's
-           and (o.source <> p_source or o.workspace_id is distinct from p_workspace_id))
-  into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline,
-    v_type.successor, v_allowed, v_generation, v_status, v_closed_at, v_taken
+  select t.source, t.payload_fault, t.deadline, t.successor, d.generation, d.status, d.closed_at
+  into v_type.source, v_type.payload_fault, v_type.deadline, v_type.successor, v_generation, v_status, v_closed_at
   from core.event_types t
   left join core.deployments d on d.generation = coalesce(p_generation,
     (select max(l.generation) from core.deployments l where l.status = 'live'))
@@ -244,13 +250,15 @@ begin
     perform core.refuse('SP018', 'source', format('must be %s, which %s belongs to', v_type.source, p_event_type),
       core.shown(to_jsonb(p_source)), 'publish an event type of the context that you publish as', p_position);
   end if;
-  if not v_allowed then
-    perform core.refuse('SP017', 'source', format('role %s may not publish as %s', v_invoker, p_source),
+  if not exists (select from core.publisher_sources s
+      where s.source = p_source and pg_has_role(p_invoker, to_regrole(quote_ident(s.role_name)), 'usage')) then
+    perform core.refuse('SP017', 'source', format('role %s may not publish as %s', p_invoker, p_source),
       core.shown(to_jsonb(p_source)),
-      format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source),
+      format('insert into core.publisher_sources (role_name, source) values (%L, %L);', p_invoker, p_source),
         p_position);
   end if;
-  if v_taken then
+  if exists (select from core.outbox o where o.id = p_event_id -- its key would be taken for this one's
+    and (o.source <> p_source or o.workspace_id is distinct from p_workspace_id)) then
     perform core.refuse('SP020', 'event_id', 'is that of an event of another source or workspace',
       core.shown(to_jsonb(p_event_id)), 'leave it out to get a new one', p_position);
   end if;
@@ -293,33 +301,77 @@ begin
       format('publish into a live one (null: the highest); to take events again: `workers generation register %s`',
         v_generation), p_position);
   end if;
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-    perform from core.deployments d where d.generation = v_generation for share;
-  end if;
-  v_channel := 'outbox_gen_' || v_generation || coalesce('_' || coalesce(p_class, v_type.class), '');
-  v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0) + 1;
-  v_unused := set_config('spectral.published', v_published::text, true);
-  if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
-    v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
-    v_unused := pg_notify(v_channel, v_id::text);
-  end if;
   if v_type.deadline is not null and current_setting('spectral.deprecated_' || md5(p_event_type), true) is distinct
     from 'y' then
     v_unused := set_config('spectral.deprecated_' || md5(p_event_type), 'y', true); -- once in a transaction
     raise warning 'event_type: % is deprecated and will be refused from % on', p_event_type, v_type.deadline
       using hint = 'publish ' || v_type.successor;
   end if;
+  return true;
+end
+$$;
+create function core.outbox_publish_event(p_event_id uuid, p_occurred_at timestamptz, p_event_type text, p_source text,
+  p_payload jsonb, p_event_version integer, p_target text, p_workspace_id uuid, p_idempotency_key text,
+  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text)
+returns uuid language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
+declare
+  v_role constant text := current_setting('role');
+  v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
+  v_id constant uuid := coalesce(p_event_id, core.uuid_v7());
+  v_text constant text := p_payload::text;
+  v_class text;
+  v_content_class text;
+  v_consumed boolean;
+  v_payload_fault jsonpath;
+  v_deadline timestamptz;
+  v_generation bigint;
+  v_channel text;
+  v_published integer;
+  v_unused text;
+  v_xid xid8;
+  v_now timestamptz;
+begin
+  v_xid := pg_current_xact_id();
+  loop
+    select t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
+      t.deadline, d.generation
+    into v_class, v_content_class, v_consumed, v_payload_fault, v_deadline, v_generation
+    from core.event_types t
+    join core.deployments d on d.generation = coalesce(p_generation,
+        (select max(l.generation) from core.deployments l where l.status = 'live'))
+      and d.status <> 'retired' and d.closed_at is null
+    join core.publisher_sources s on s.source = t.source
+      and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')
+    where t.event_type = p_event_type and t.event_version = p_event_version and t.source = p_source;
+    exit when p_event_id is null and v_generation is not null and core.publishable(p_event_id, p_occurred_at, p_payload,
+      v_text, p_target, p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_class, p_content_class,
+      v_payload_fault, v_deadline);
+    perform core.outbox_check(null, v_invoker, p_event_id, p_occurred_at, p_event_type, p_source, p_payload,
+      p_event_version, p_target, p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_generation,
+      p_class, p_content_class);
+    exit when v_generation is not null; -- otherwise what was missing has just come
+  end loop;
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    perform from core.deployments d where d.generation = v_generation for share;
+  end if;
+  v_channel := 'outbox_gen_' || v_generation || coalesce('_' || coalesce(p_class, v_class), '');
+  v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0) + 1;
+  v_unused := set_config('spectral.published', v_published::text, true);
+  if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
+    v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
+    v_unused := pg_notify(v_channel, v_id::text);
+  end if;
   v_now := clock_timestamp();
   insert into core.outbox
     (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
      workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at) values
     (v_id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
-     coalesce(p_content_class, v_type.content_class), v_channel, v_generation, p_workspace_id, p_payload,
+     coalesce(p_content_class, v_content_class), v_channel, v_generation, p_workspace_id, p_payload,
      case when p_idempotency_key is null or p_idempotency_key = v_id::text then v_id::text
           else concat(p_source, ':', coalesce(p_workspace_id::text, '-'), ':', p_idempotency_key) end,
-     p_trace_context,
-     case when v_type.consumed then 'pending' else 'delivered' end, v_now, greatest(p_available_at, v_now),
-     case when v_type.consumed then null else v_now end);
+     p_trace_context, case when v_consumed then 'pending' else 'delivered' end, v_now,
+     greatest(p_available_at, v_now), case when v_consumed then null else v_now end);
   if not found then
     raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
@@ -330,74 +382,167 @@ create function core.outbox_publish(p_event_type text, p_source text, p_payload 
   p_event_version integer default 1, p_target text default null, p_workspace_id uuid default null,
   p_idempotency_key text default null, p_trace_context text default null, p_available_at timestamptz default null,
   p_generation bigint default null, p_class text default null, p_content_class text default null) returns uuid
-language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
+language plpgsql volatile as $$
 begin
-  return core.outbox_insert(null, null, p_event_type, p_event_version, null, p_source, p_target, p_workspace_id,
-    p_payload, p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class);
+  return core.outbox_publish_event(null, null, p_event_type, p_source, p_payload, p_event_version, p_target,
+    p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class);
 end
 $$;
-create function core.outbox_publish_many(p_events jsonb) returns uuid[]
-language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
+create function core.outbox_publish_rows(p_event_ids uuid[], p_occurred_at timestamptz[], p_event_types text[],
+  p_sources text[], p_payloads jsonb[], p_event_versions integer[], p_targets text[], p_workspace_ids uuid[],
+  p_idempotency_keys text[], p_trace_contexts text[], p_available_at timestamptz[], p_generations bigint[],
+  p_classes text[], p_content_classes text[]) returns uuid[]
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan as $$
 declare
-  v_event jsonb;
-  v_position integer := 0;
-  v_ids uuid[] := '{}';
+  v_role constant text := current_setting('role');
+  v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
+  v_count constant integer := cardinality(p_event_types);
+  v_ids uuid[];
+  v_sources text[];
+  v_live bigint;
+  v_place integer;
+  v_channels text[];
+  v_channel text;
+  v_published integer;
+  v_unused text;
+  v_xid xid8;
+  v_now timestamptz;
+begin
+  v_ids := array(select coalesce(p_event_ids[row_number() over (order by i.id)], i.id)
+    from (select core.uuid_v7() as id from generate_series(1, v_count) offset 0) as i order by i.id);
+  if array_remove(p_event_ids, null) <> '{}' then
+    select e.place into v_place
+    from (select u.id, row(u.source, u.workspace_id) as origin, u.place,
+        first_value(row(u.source, u.workspace_id)) over (partition by u.id order by u.place) as first
+      from unnest(v_ids, p_sources, p_workspace_ids) with ordinality as u(id, source, workspace_id, place)) as e
+    where e.origin is distinct from e.first order by e.place limit 1;
+    if found then
+      perform core.refuse('SP020', 'event_id', 'is that of an event of another source or workspace',
+        core.shown(to_jsonb(v_ids[v_place])), 'leave it out to get a new one', v_place);
+    end if;
+  end if;
+  v_xid := pg_current_xact_id(); -- before the generations are read: see core.outbox_publish_event
+  v_sources := array(select s.source from core.publisher_sources s
+    where pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage'));
+  v_live := (select max(d.generation) from core.deployments d where d.status = 'live');
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    perform from core.deployments d
+    where d.generation in (select coalesce(g, v_live) from unnest(p_generations || null::bigint) as g) for share;
+  end if;
+  v_now := clock_timestamp();
+  with inserted as (
+    insert into core.outbox
+      (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
+       workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
+    select v_ids[e.place], e.event_type, e.event_version, coalesce(e.occurred_at, e.now), e.source, e.target,
+      coalesce(e.content_class, t.content_class),
+      'outbox_gen_' || d.generation || coalesce('_' || coalesce(e.class, t.class), ''), d.generation,
+      e.workspace_id, e.payload,
+      case when e.idempotency_key is null or e.idempotency_key = v_ids[e.place]::text then v_ids[e.place]::text
+        else concat(e.source, ':', coalesce(e.workspace_id::text, '-'), ':', e.idempotency_key) end,
+      e.trace_context,
+      case when core.consumes(d.generation, t.consumed_in, t.consumed) then 'pending' else 'delivered' end,
+      e.now, greatest(e.available_at, e.now),
+      case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else e.now end
+    from (select u.*, u.payload::text as payload_text,
+        v_now + u.place * interval '1 microsecond' as now -- in the order of the call; it takes longer than that
+      from unnest(p_event_ids, p_occurred_at, p_event_types, p_sources, p_payloads, p_event_versions, p_targets,
+        p_workspace_ids, p_idempotency_keys, p_trace_contexts, p_available_at, p_generations, p_classes,
+        p_content_classes) with ordinality as u(event_id, occurred_at, event_type, source, payload, event_version,
+        target, workspace_id, idempotency_key, trace_context, available_at, generation, class, content_class, place)
+      offset 0) as e
+    left join core.event_types t
+      on t.event_type = e.event_type and t.event_version = e.event_version and t.source = e.source
+    left join core.deployments d on d.generation = coalesce(e.generation, v_live) and d.status <> 'retired'
+      and d.closed_at is null
+    where t.event_type is not null and d.generation is not null and e.source = any (v_sources)
+        and (e.event_id is null or not exists (select from core.outbox o
+          where o.id = e.event_id and (o.source <> e.source or o.workspace_id is distinct from e.workspace_id)))
+        and core.publishable(e.event_id, e.occurred_at, e.payload, e.payload_text, e.target, e.workspace_id,
+          e.idempotency_key, e.trace_context, e.available_at, e.class, e.content_class, t.payload_fault, t.deadline)
+      or core.outbox_check(e.place::integer, v_invoker, e.event_id, e.occurred_at,
+        e.event_type, e.source, e.payload, e.event_version, e.target, e.workspace_id, e.idempotency_key,
+        e.trace_context, e.available_at, e.generation, e.class, e.content_class)
+    returning channel)
+  select count(*), array_agg(distinct i.channel) into v_published, v_channels from inserted i;
+  if v_published <> v_count then
+    raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
+  end if;
+  v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0)
+    + v_published;
+  v_unused := set_config('spectral.published', v_published::text, true);
+  foreach v_channel in array coalesce(v_channels, '{}') loop
+    if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
+      v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
+      v_unused := pg_notify(v_channel, v_ids[1]::text);
+    end if;
+  end loop;
+  return v_ids;
+end
+$$;
+create function core.event_field_fault(p_field text, p_value jsonb) returns text language sql immutable as $$
+  select case
+    when p_field = 'payload' then null
+    when p_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
+      'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class')
+      then 'an event has a field that is unknown'
+    when p_value = 'null' then null
+    when p_field in ('event_version', 'generation') then
+      case when jsonb_typeof(p_value) = 'number' and (p_value #>> '{}' ~ '^-?[0-9]{1,9}$'
+        or p_field = 'generation' and p_value #>> '{}' ~ '^[0-9]{1,18}$') then null else 'must be a whole number' end
+    when p_field in ('event_id', 'workspace_id') then
+      case when jsonb_typeof(p_value) = 'string'
+        and p_value #>> '{}' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+        then null else 'must be a UUID' end
+    when p_field in ('occurred_at', 'available_at') then
+      case when jsonb_typeof(p_value) = 'string'
+        and p_value #>> '{}' ~ ('^(?!0000)[0-9]{4}-'
+          || '((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)'
+          || '[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$')
+        and (p_value #>> '{}' !~ '^....-02-29'
+          or extract(day from make_date(left(p_value #>> '{}', 4)::integer, 3, 1) - 1) = 29)
+        then null else 'must be a time as in RFC 3339, with a zone' end
+    when jsonb_typeof(p_value) <> 'string' then 'must be a string' end
+$$;
+create function core.outbox_publish_many(p_events jsonb) returns uuid[]
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp
+set plan_cache_mode = force_generic_plan as $$
+declare
+  v_fault text;
   v_field text;
-  v_kind text;
+  v_value jsonb;
+  v_place integer;
 begin
   if p_events is null or jsonb_typeof(p_events) <> 'array' then
     perform core.refuse('SP021', 'p_events', 'must be a JSON array of events', core.shown(p_events),
       'like [{"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}]', null);
   end if;
-  for v_event in select e from jsonb_array_elements(p_events) as e loop
-    v_position := v_position + 1;
-    if jsonb_typeof(v_event) <> 'object' then
-      perform core.refuse('SP021', 'p_events', 'an event must be a JSON object', core.shown(v_event),
-        'like {"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}', v_position);
-    end if;
-    for v_field, v_kind in select k, jsonb_typeof(v) from jsonb_each(v_event) as f(k, v) loop
-      if v_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
-          'payload', 'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class') then
-        perform core.refuse('SP021', 'p_events', 'an event has a field that is unknown', core.shown(to_jsonb(v_field)),
-          'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at', v_position);
-      end if;
-      if v_field = 'payload' or v_kind = 'null' then
-        continue;
-      elsif v_field in ('event_type', 'source', 'target', 'idempotency_key', 'trace_context', 'class', 'content_class')
-        then
-        continue when v_kind = 'string';
-      elsif v_field in ('event_version', 'generation') then
-        continue when v_kind = 'number' and v_event ->> v_field ~ '^-?[0-9]{1,9}$';
-        continue when v_field = 'generation' and v_kind = 'number' and v_event ->> v_field ~ '^[0-9]{1,18}$';
-      elsif v_field in ('event_id', 'workspace_id') then
-        continue when v_kind = 'string'
-          and v_event ->> v_field ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
-      else -- occurred_at, available_at: only what the cast below takes
-        continue when v_kind = 'string'
-          and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-'
-            '((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)'
-            '[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]'
-            '(\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
-          and (v_event ->> v_field !~ '^....-02-29'
-            or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
-      end if;
-      perform core.refuse('SP021', v_field, case
-          when v_field in ('event_version', 'generation') then 'must be a whole number'
-          when v_field in ('event_id', 'workspace_id') then 'must be a UUID'
-          when v_field in ('occurred_at', 'available_at') then 'must be a time as in RFC 3339, with a zone'
-          else 'must be a string' end,
-        core.shown(v_event -> v_field),
-          'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_position);
-    end loop;
-    v_ids := v_ids || core.outbox_insert(
-      v_position, (v_event ->> 'event_id')::uuid, v_event ->> 'event_type',
-        coalesce((v_event ->> 'event_version')::integer, 1),
-      (v_event ->> 'occurred_at')::timestamptz, v_event ->> 'source', v_event ->> 'target',
-      (v_event ->> 'workspace_id')::uuid, v_event -> 'payload', v_event ->> 'idempotency_key',
-      v_event ->> 'trace_context', (v_event ->> 'available_at')::timestamptz, (v_event ->> 'generation')::bigint,
-      v_event ->> 'class', v_event ->> 'content_class');
-  end loop;
-  return v_ids;
+  select x.fault, x.field, x.value, x.place into v_fault, v_field, v_value, v_place
+  from (select e.place, f.field, coalesce(f.value, e.event) as value,
+      case when jsonb_typeof(e.event) <> 'object' then 'an event must be a JSON object'
+        else core.event_field_fault(f.field, f.value) end as fault
+    from jsonb_array_elements(p_events) with ordinality as e(event, place)
+    left join jsonb_each(case jsonb_typeof(e.event) when 'object' then e.event else '{}' end) as f(field, value) on true
+    offset 0) as x
+  where x.fault is not null limit 1;
+  if found then
+    perform core.refuse('SP021', case when v_fault like 'an event %' then 'p_events' else v_field end, v_fault,
+      case when v_fault like '% unknown' then core.shown(to_jsonb(v_field)) else core.shown(v_value) end,
+      case when v_field is null then 'like {"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}'
+        when v_fault like '% unknown' then
+          'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at'
+        else 'core.outbox_publish shows the type of each parameter: \df core.outbox_publish' end, v_place);
+  end if;
+  return (select core.outbox_publish_rows(array_agg(e.event_id), array_agg(e.occurred_at),
+      coalesce(array_agg(e.event_type), '{}'), array_agg(e.source), array_agg(e.payload),
+      array_agg(coalesce(e.event_version, 1)), array_agg(e.target), array_agg(e.workspace_id),
+      array_agg(e.idempotency_key), array_agg(e.trace_context), array_agg(e.available_at), array_agg(e.generation),
+      array_agg(e.class), array_agg(e.content_class))
+    from jsonb_to_recordset(p_events) as e(event_id uuid, occurred_at timestamptz, event_type text, source text,
+      payload jsonb, event_version integer, target text, workspace_id uuid, idempotency_key text, trace_context text,
+      available_at timestamptz, generation bigint, class text, content_class text));
 end
 $$;
 create function core.event_types_register(p_generation bigint, p_types jsonb) returns integer
@@ -512,7 +657,8 @@ $$;
 -- +goose StatementEnd
 grant execute on function core.outbox_barrier, core.listen to spectral_worker;
 grant execute on function core.consumes, core.unconsumed, core.prior_replays to spectral_operator;
-grant execute on function core.outbox_publish, core.outbox_publish_many, core.outbox_failures to spectral_publisher;
+grant execute on function core.outbox_publish, core.outbox_publish_event, core.outbox_publish_many,
+  core.outbox_publish_rows, core.outbox_failures to spectral_publisher;
 grant execute on function core.event_types_register to spectral_operator, spectral_worker;
 reset role;
 
@@ -520,5 +666,6 @@ reset role;
 set local lock_timeout = '500ms';
 drop trigger outbox_notify on core.outbox;
 drop function core.outbox_notify, core.outbox_barrier, core.listen, core.generation_hint, core.consumes,
-  core.unconsumed, core.shown, core.refuse, core.payload_violations, core.outbox_insert, core.outbox_publish,
-  core.outbox_publish_many, core.event_types_register, core.prior_replays, core.outbox_failures;
+  core.unconsumed, core.shown, core.refuse, core.payload_violations, core.publishable,
+  core.outbox_check, core.outbox_publish, core.outbox_publish_event, core.outbox_publish_many, core.outbox_publish_rows,
+  core.event_field_fault, core.event_types_register, core.prior_replays, core.outbox_failures;

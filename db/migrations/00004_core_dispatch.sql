@@ -63,6 +63,9 @@ begin
   return v_bytes;
 end
 $$;
+create function core.error_text(p_error text) returns text language sql immutable as $$
+  select case when octet_length(p_error) <= 8192 then p_error else left(p_error, 2048) end
+$$;
 create function core.row_kept() returns void language plpgsql volatile as $$
 begin
   raise exception 'a trigger or rule keeps the row as it is' using errcode = 'triggered_action_exception';
@@ -141,7 +144,7 @@ begin
       from core.outbox o where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
       if p_leased then
         update core.outbox o set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(),
-            claimed_by = 'probe', attempts = least(o.attempts + 1, 1000000000)
+            claimed_by = 'probe', attempts = least(o.attempts, 999999999) + 1
         where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.claim_token into v_token;
         if v_token is null then perform core.row_kept(); end if;
         set constraints all immediate;
@@ -292,7 +295,7 @@ begin
   if not found then return false; end if;
   update core.outbox o set attempts = o.attempts + case when p_counted then 1 else 0 end,
       available_at = clock_timestamp() + make_interval(secs => p_delay),
-      last_error = p_last_error, handler_failures = p_handler_failures,
+      last_error = core.error_text(p_last_error), handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at returning o.available_at into v_available_at;
   if v_available_at is null or v_available_at = p_available_at then perform core.row_kept(); end if;
@@ -312,7 +315,7 @@ begin
     and o.available_at = p_available_at for update;
   if not found then return false; end if;
   update core.outbox o set status = 'failed', attempts = o.attempts + 1, claimed_at = clock_timestamp(),
-      last_error = p_last_error, handler_failures = p_handler_failures,
+      last_error = core.error_text(p_last_error), handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
   if v_status is distinct from 'failed' then perform core.row_kept(); end if;
@@ -330,5 +333,5 @@ set local lock_timeout = '500ms';
 select core.require_empty('core.paused_types', 'core.quarantined_events');
 drop function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
   core.outbox_retry, core.outbox_fail, core.outbox_isolate, core.outbox_give_up, core.quarantined, core.row_fault,
-  core.row_kept, core.payload_bytes;
+  core.row_kept, core.error_text, core.payload_bytes;
 drop table core.quarantined_events, core.paused_types;

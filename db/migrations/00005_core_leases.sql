@@ -73,7 +73,7 @@ begin
     exit when not found;
     update core.outbox o
     set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), claimed_by = p_worker,
-        lease_seconds = p_lease, attempts = least(o.attempts + 1, 1000000000),
+        lease_seconds = p_lease, attempts = least(o.attempts, 999999999) + 1,
         lease_handler = case when cardinality(p_handlers) = 1 then p_handlers[1] end where current of v_due
     returning o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
       o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token
@@ -156,7 +156,7 @@ begin
   update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
       attempts = greatest(o.attempts - case when p_counted then 0 else 1 end, 0),
       available_at = clock_timestamp() + make_interval(secs => p_delay),
-      last_error = p_last_error, handler_failures = p_handler_failures,
+      last_error = core.error_text(p_last_error), handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'in_flight' and o.deleted_at is null
     and o.claim_token = p_token and core.lease_holds(o.claimed_at, o.lease_seconds)
@@ -177,7 +177,7 @@ begin
   update core.outbox o
   set status = 'failed', claim_token = null, claimed_by = null, lease_handler = null, claimed_at = clock_timestamp(),
       attempts = greatest(o.attempts - case when p_counted then 0 else 1 end, 0),
-      last_error = p_last_error, handler_failures = p_handler_failures,
+      last_error = core.error_text(p_last_error), handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'in_flight' and o.deleted_at is null
     and o.claim_token = p_token and core.lease_holds(o.claimed_at, o.lease_seconds)

@@ -139,9 +139,9 @@ var repairs = [][]struct {
 		quiet + " to spectral_worlds; reset role", []string{"to spectral_worker is missing",
 		"to spectral_worker with grant option is unexpected", "to spectral_worlds is unexpected"}},
 	{"revoke update, insert on core.outbox from spectral_owner; revoke all on schema worlds from spectral_owner; " +
-		"revoke execute on function core.outbox_insert from spectral_owner",
+		"revoke execute on function core.outbox_check from spectral_owner",
 		[]string{"revoked create, usage on schema worlds from its owner spectral_owner is unexpected",
-			"revoked execute on function core.outbox_insert(", "revoked insert, update on table core.outbox"}},
+			"revoked execute on function core.outbox_check(", "revoked insert, update on table core.outbox"}},
 }}
 
 // A repair removes all differences of a round. The rounds use one database: if it were not whole again, the next round
@@ -191,8 +191,8 @@ func TestWhatRepairLeaves(t *testing.T) {
 			[]string{"column core.outbox.crashes is missing", "index outbox_crashed on core.outbox is missing"},
 			[]string{"core.outbox.crashes is missing -> what it held is gone: restore",
 				"outbox_crashed on core.outbox is missing -> "}},
-		{"alter table core.outbox drop constraint outbox_channel_form, drop constraint outbox_pk, add constraint mine " +
-			"unique (id, occurred_at)", []string{"constraint outbox_channel_form on core.outbox is missing",
+		{"alter table core.outbox drop constraint outbox_status_known, drop constraint outbox_pk, add constraint mine " +
+			"unique (id, occurred_at)", []string{"constraint outbox_status_known on core.outbox is missing",
 			"constraint outbox_pk on core.outbox is missing", "constraint mine on"},
 			[]string{"move it to", "as spectral_owner, give it the form", "as spectral_owner, give it the form"}},
 		{"create function core.f() returns integer language sql as 'select 1'; create table public.other (i integer " +

@@ -75,7 +75,7 @@ inline readOldest() {
   od
 }
 
-/* core.outbox_insert and its commit */
+/* core.outbox_publish_event and its commit */
 proctype Producer(byte me) {
   byte now;
 

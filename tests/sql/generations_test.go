@@ -329,11 +329,11 @@ func TestRetireRacesPublishers(t *testing.T) {
 // A publisher that has checked the generation, and not inserted its row yet, is waited for.
 func TestRetireBetweenCheckAndInsert(t *testing.T) {
 	d := draining(t)
-	source := value[string](t, d.admin, "select pg_get_functiondef('core.outbox_insert'::regproc)")
+	source := value[string](t, d.admin, "select pg_get_functiondef('core.outbox_publish_event'::regproc)")
 	patched := strings.Replace(source, "  v_channel := 'outbox_gen_'",
 		"  perform pg_advisory_xact_lock_shared(7);\n  v_channel := 'outbox_gen_'", 1)
 	if patched == source {
-		t.Fatal("core.outbox_insert has no such place")
+		t.Fatal("core.outbox_publish_event has no such place")
 	}
 	exec(t, d.admin, patched)
 	d.run(t, line{"superuser", "select pg_advisory_lock(7)", ""})

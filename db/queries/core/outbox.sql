@@ -1,5 +1,18 @@
--- name: PublishMany :one
-select core.outbox_publish_many(@events::jsonb)::uuid[] as ids;
+-- name: Publish :one
+select core.outbox_publish_event(sqlc.narg(event_id)::uuid, @occurred_at::timestamptz, @event_type::text, @source::text,
+  @payload::jsonb, @event_version::integer, nullif(@target::text, ''), sqlc.narg(workspace_id)::uuid,
+  nullif(@idempotency_key::text, ''), nullif(@trace_context::text, ''), @available_at::timestamptz, @generation::bigint,
+  null, null)::uuid as id;
+
+-- name: PublishRows :one
+-- The nil UUID stands for no id and no workspace, the empty text for no target, key and trace.
+select core.outbox_publish_rows(array_replace(@event_ids::uuid[], '00000000-0000-0000-0000-000000000000', null),
+  @occurred_at::timestamptz[], @event_types::text[], @sources::text[], @payloads::jsonb[], @event_versions::integer[],
+  array_replace(@targets::text[], '', null),
+  array_replace(@workspace_ids::uuid[], '00000000-0000-0000-0000-000000000000', null),
+  array_replace(@idempotency_keys::text[], '', null), array_replace(@trace_contexts::text[], '', null),
+  array_fill(@available_at::timestamptz, array[cardinality(@event_types::text[])]),
+  array_fill(@generation::bigint, array[cardinality(@event_types::text[])]), null, null)::uuid[] as ids;
 
 -- name: Poll :many
 -- Year 1 stands for no time.

@@ -6,7 +6,7 @@ import "fmt"
 // same reason, so Go and SQL producers can tell the same cases apart.
 type Code string
 
-// The codes of refused events. db/functions/outbox_insert.sql has the same ones.
+// The codes of refused events. db/functions/outbox_check.sql has the same ones.
 const (
 	CodeEventType     Code = "SP001"
 	CodeEventVersion  Code = "SP002"

@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Bounds of an event. The function core.outbox_insert checks the same ones.
+// Bounds of an event. The function core.outbox_check checks the same ones.
 const (
 	MaxPayloadBytes        = 1 << 20 // of the payload as jsonb text, which SQL measures; Go bounds the raw bytes
 	MaxPayloadDepth        = 64      // nested objects and arrays, the payload itself included

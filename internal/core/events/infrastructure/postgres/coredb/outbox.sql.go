@@ -291,12 +291,89 @@ func (q *Queries) Progress(ctx context.Context, arg ProgressParams) (ProgressRow
 	return i, err
 }
 
-const publishMany = `-- name: PublishMany :one
-select core.outbox_publish_many($1::jsonb)::uuid[] as ids
+const publish = `-- name: Publish :one
+select core.outbox_publish_event($1::uuid, $2::timestamptz, $3::text, $4::text,
+  $5::jsonb, $6::integer, nullif($7::text, ''), $8::uuid,
+  nullif($9::text, ''), nullif($10::text, ''), $11::timestamptz, $12::bigint,
+  null, null)::uuid as id
 `
 
-func (q *Queries) PublishMany(ctx context.Context, events json.RawMessage) ([]uuid.UUID, error) {
-	row := q.db.QueryRow(ctx, publishMany, events)
+type PublishParams struct {
+	EventID        uuid.NullUUID
+	OccurredAt     time.Time
+	EventType      string
+	Source         string
+	Payload        json.RawMessage
+	EventVersion   int32
+	Target         string
+	WorkspaceID    uuid.NullUUID
+	IdempotencyKey string
+	TraceContext   string
+	AvailableAt    time.Time
+	Generation     int64
+}
+
+func (q *Queries) Publish(ctx context.Context, arg PublishParams) (uuid.UUID, error) {
+	row := q.db.QueryRow(ctx, publish,
+		arg.EventID,
+		arg.OccurredAt,
+		arg.EventType,
+		arg.Source,
+		arg.Payload,
+		arg.EventVersion,
+		arg.Target,
+		arg.WorkspaceID,
+		arg.IdempotencyKey,
+		arg.TraceContext,
+		arg.AvailableAt,
+		arg.Generation,
+	)
+	var id uuid.UUID
+	err := row.Scan(&id)
+	return id, err
+}
+
+const publishRows = `-- name: PublishRows :one
+select core.outbox_publish_rows(array_replace($1::uuid[], '00000000-0000-0000-0000-000000000000', null),
+  $2::timestamptz[], $3::text[], $4::text[], $5::jsonb[], $6::integer[],
+  array_replace($7::text[], '', null),
+  array_replace($8::uuid[], '00000000-0000-0000-0000-000000000000', null),
+  array_replace($9::text[], '', null), array_replace($10::text[], '', null),
+  array_fill($11::timestamptz, array[cardinality($3::text[])]),
+  array_fill($12::bigint, array[cardinality($3::text[])]), null, null)::uuid[] as ids
+`
+
+type PublishRowsParams struct {
+	EventIds        []uuid.UUID
+	OccurredAt      []time.Time
+	EventTypes      []string
+	Sources         []string
+	Payloads        []json.RawMessage
+	EventVersions   []int32
+	Targets         []string
+	WorkspaceIds    []uuid.UUID
+	IdempotencyKeys []string
+	TraceContexts   []string
+	AvailableAt     time.Time
+	Generation      int64
+}
+
+// The nil UUID stands for no id and no workspace, the empty text for no target, key and trace.
+func (q *Queries) PublishRows(ctx context.Context, arg PublishRowsParams) ([]uuid.UUID, error) {
+	row := q.db.QueryRow(ctx, publishRows,
+		arg.EventIds,
+		arg.OccurredAt,
+		arg.EventTypes,
+		arg.Sources,
+		arg.Payloads,
+		arg.EventVersions,
+		arg.Targets,
+		arg.WorkspaceIds,
+		arg.IdempotencyKeys,
+		arg.TraceContexts,
+		arg.AvailableAt,
+		arg.Generation,
+	)
 	var ids []uuid.UUID
 	err := row.Scan(&ids)
 	return ids, err

@@ -1,9 +1,7 @@
 package publish
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,7 +17,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// Limits of one call of core.outbox_publish_many. A larger Publish makes several calls in the same transaction.
+// Limits of one call of core.outbox_publish_rows. A larger Publish makes several calls in the same transaction.
 const (
 	maxEventsPerCall = 1000
 	maxBytesPerCall  = 8 << 20
@@ -48,32 +46,12 @@ func (p Publishing) Publisher(tx events.Tx, options ...events.PublishOption) *Pu
 	return publisher
 }
 
-// outboxEvent is one element of core.outbox_publish_many's argument.
-type outboxEvent struct {
-	EventID        uuid.UUID       `json:"event_id"`
-	EventType      string          `json:"event_type"`
-	EventVersion   int             `json:"event_version"`
-	OccurredAt     string          `json:"occurred_at"`
-	Source         events.Scope    `json:"source"`
-	Target         events.Scope    `json:"target,omitempty"`
-	WorkspaceID    uuid.NullUUID   `json:"workspace_id"`
-	Payload        json.RawMessage `json:"payload"`
-	IdempotencyKey string          `json:"idempotency_key,omitempty"`
-	TraceContext   string          `json:"trace_context,omitempty"`
-	AvailableAt    string          `json:"available_at,omitempty"`
-	Generation     int64           `json:"generation"`
-}
-
-// rfc3339Micro is RFC 3339 with the microseconds that Postgres keeps.
-const rfc3339Micro = "2006-01-02T15:04:05.000000Z07:00"
-
 // Publish implements [events.EventPublisher].
 func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) error {
 	now := time.Now()
 	if err := p.options.Validate(now); err != nil {
 		return err
 	}
-	sealed := make([]outboxEvent, len(envelopes))
 	var deprecated []events.Contract
 	for i, e := range envelopes {
 		if err := e.Validate(now); err != nil {
@@ -87,12 +65,11 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 		if contract.Deprecation != nil && !slices.ContainsFunc(deprecated, isType) {
 			deprecated = append(deprecated, contract)
 		}
-		sealed[i] = p.seal(e, now)
 	}
-	for published := 0; published < len(sealed); {
-		n, err := p.call(ctx, sealed[published:])
+	for published := 0; published < len(envelopes); {
+		n, err := p.call(ctx, envelopes[published:], now)
 		if err != nil {
-			return placed(err, published, sealed)
+			return placed(fmt.Errorf("publish: %w", err), published, envelopes)
 		}
 		published += n
 	}
@@ -103,52 +80,61 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 	return nil
 }
 
-// seal returns the event to be published, with defaults for what the producer left empty.
-func (p *Publisher) seal(e events.Envelope, now time.Time) outboxEvent {
-	if e.EventID == uuid.Nil {
-		e.EventID = uuid.Must(uuid.NewV7()) // ordered by time: random ones cost a fifth of the throughput
-	}
-	if e.OccurredAt.IsZero() {
-		e.OccurredAt = now
-	}
-	event := outboxEvent{
-		EventID: e.EventID, EventType: e.EventType, EventVersion: e.EventVersion,
-		OccurredAt: e.OccurredAt.UTC().Format(rfc3339Micro), Source: e.Source, Target: e.Target,
-		WorkspaceID: e.WorkspaceID, Payload: e.Payload, IdempotencyKey: e.IdempotencyKey,
-		TraceContext: e.TraceContext, Generation: int64(p.shared.Generation),
-	}
-	// a time long past means now, and might be a year that SQL cannot read
-	if t := p.options.AvailableAt; t.After(now.AddDate(-1, 0, 0)) {
-		event.AvailableAt = t.UTC().Format(rfc3339Micro)
-	}
-	return event
-}
-
 // call publishes as many of the events as one call takes, and returns how many.
-func (p *Publisher) call(ctx context.Context, sealed []outboxEvent) (int, error) {
-	var argument bytes.Buffer
-	encoder := json.NewEncoder(&argument)
-	encoder.SetEscapeHTML(false)
-	argument.WriteByte('[')
-	n := 0
-	for n < len(sealed) && n < maxEventsPerCall && argument.Len() < maxBytesPerCall {
-		if n > 0 {
-			argument.WriteByte(',')
-		}
-		if err := encoder.Encode(sealed[n]); err != nil {
-			return 0, fmt.Errorf("encode event: %w", err)
-		}
-		n++
+func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, now time.Time) (int, error) {
+	rows := coredb.PublishRowsParams{Generation: int64(p.shared.Generation), AvailableAt: now.AddDate(-1, 0, 0)}
+	// a time long past means now, and might be a year that SQL cannot read
+	if t := p.options.AvailableAt; t.After(rows.AvailableAt) {
+		rows.AvailableAt = t
 	}
-	argument.WriteByte(']')
-	if _, err := p.queries.PublishMany(ctx, argument.Bytes()); err != nil {
-		return 0, fmt.Errorf("publish: %w", err)
+	bytes := 0
+	for _, e := range envelopes[:min(len(envelopes), maxEventsPerCall)] {
+		if bytes >= maxBytesPerCall {
+			break
+		}
+		bytes += len(e.Payload)
+		if e.OccurredAt.IsZero() {
+			e.OccurredAt = now
+		}
+		if !e.WorkspaceID.Valid {
+			e.WorkspaceID.UUID = uuid.Nil
+		}
+		rows.EventIds = append(rows.EventIds, e.EventID)
+		rows.OccurredAt = append(rows.OccurredAt, e.OccurredAt)
+		rows.EventTypes = append(rows.EventTypes, e.EventType)
+		rows.Sources = append(rows.Sources, string(e.Source))
+		rows.Payloads = append(rows.Payloads, e.Payload)
+		rows.EventVersions = append(rows.EventVersions, int32(e.EventVersion))
+		rows.Targets = append(rows.Targets, string(e.Target))
+		rows.WorkspaceIds = append(rows.WorkspaceIds, e.WorkspaceID.UUID)
+		rows.IdempotencyKeys = append(rows.IdempotencyKeys, e.IdempotencyKey)
+		rows.TraceContexts = append(rows.TraceContexts, e.TraceContext)
 	}
-	for _, e := range sealed[:n] {
-		p.shared.Log.DebugContext(ctx, "event published", pgtx.LogEventID, e.EventID, pgtx.LogEventType, e.EventType,
+	ids, err := p.insert(ctx, rows)
+	for i, id := range ids {
+		e := envelopes[i]
+		p.shared.Log.DebugContext(ctx, "event published", pgtx.LogEventID, id, pgtx.LogEventType, e.EventType,
 			pgtx.LogSource, e.Source, pgtx.LogTarget, e.Target, pgtx.LogWorkspaceID, pgtx.WorkspaceText(e.WorkspaceID))
 	}
-	return n, nil
+	return len(ids), err
+}
+
+// insert calls the function for one event, which is faster then, or the one for many.
+func (p *Publisher) insert(ctx context.Context, rows coredb.PublishRowsParams) ([]uuid.UUID, error) {
+	if len(rows.EventIds) > 1 {
+		return p.queries.PublishRows(ctx, rows)
+	}
+	nullable := func(id uuid.UUID) uuid.NullUUID { return uuid.NullUUID{UUID: id, Valid: id != uuid.Nil} }
+	id, err := p.queries.Publish(ctx, coredb.PublishParams{
+		EventID: nullable(rows.EventIds[0]), OccurredAt: rows.OccurredAt[0], EventType: rows.EventTypes[0],
+		Source: rows.Sources[0], Payload: rows.Payloads[0], EventVersion: rows.EventVersions[0],
+		Target: rows.Targets[0], WorkspaceID: nullable(rows.WorkspaceIds[0]), IdempotencyKey: rows.IdempotencyKeys[0],
+		TraceContext: rows.TraceContexts[0], AvailableAt: rows.AvailableAt, Generation: rows.Generation,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []uuid.UUID{id}, nil
 }
 
 // at names the event of a Publish that err is about.
@@ -160,19 +146,20 @@ func at(i, of int, err error) error {
 }
 
 // placed translates an error of a call, and names the event that it is about. The database counts within its call,
-// which came after so many others.
-func placed(err error, before int, sealed []outboxEvent) error {
+// which came after so many others, and does not say which event of one it is.
+func placed(err error, before int, envelopes []events.Envelope) error {
 	translated := refusal(err)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		var n int
-		if _, scanErr := fmt.Sscanf(pg.Detail, "event %d of the call", &n); scanErr == nil {
-			if r, ok := errors.AsType[*events.Refusal](translated); ok {
-				r.EventType = sealed[before+n-1].EventType
-			}
-			return at(before+n-1, len(sealed), translated)
-		}
+	r, refused := errors.AsType[*events.Refusal](translated)
+	if !refused {
+		return translated
 	}
-	return translated
+	n, pg := 1, &pgconn.PgError{}
+	errors.As(err, &pg)
+	if _, err := fmt.Sscanf(pg.Detail, "event %d of the call", &n); err != nil && before+1 < len(envelopes) {
+		return translated
+	}
+	r.EventType = envelopes[before+n-1].EventType
+	return at(before+n-1, len(envelopes), translated)
 }
 
 // refusal translates an error of the publishing functions.

@@ -1,32 +1,24 @@
--- core.outbox_insert(...) checks one event and writes its row; the publishing functions below are
--- its only callers, and no other role may execute it. Returns the row id.
+-- core.outbox_check(...) refuses an event that core.outbox_publish_event or core.outbox_publish_rows may not publish:
+-- it says what is wrong. They call it for events that core.publishable does not take at once. Returns true for an event
+-- that is right all the same, and warns once in a transaction that its type is deprecated. p_position is its place in
+-- the call, null for a single event; the rest are the parameters of those functions.
 --
 -- Refusals: see core.refuse. The codes and the wording are those of events.Refusal in Go (internal/core/events).
--- Reads core.event_types, core.publisher_sources, core.deployments, of which it locks a row at the higher
--- isolation levels; writes core.outbox. It runs as
--- the owner and with the search_path that its callers, which are definers, have set.
-create function core.outbox_insert(p_position integer, p_event_id uuid, p_event_type text, p_event_version integer,
-  p_occurred_at timestamptz, p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
-  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text)
-returns uuid language plpgsql volatile as $$
+-- Reads core.event_types, core.publisher_sources, core.deployments and core.outbox. It runs as the owner and with the
+-- search_path that its callers, which are definers, have set.
+create function core.outbox_check(p_position integer, p_invoker name, p_event_id uuid, p_occurred_at timestamptz,
+  p_event_type text, p_source text, p_payload jsonb, p_event_version integer, p_target text,
+  p_workspace_id uuid, p_idempotency_key text, p_trace_context text, p_available_at timestamptz, p_generation bigint,
+  p_class text, p_content_class text) returns boolean language plpgsql volatile as $$
 declare
-  v_role constant text := current_setting('role');
-  v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
-  v_id constant uuid := coalesce(p_event_id, core.uuid_v7());
   v_text text;
   v_type core.event_types;
   v_generation bigint;
-  v_allowed boolean;
-  v_taken boolean;
   v_status text;
   v_closed_at timestamptz;
-  v_channel text;
   v_says text;
   v_received text;
-  v_published integer;
   v_unused text;
-  v_xid xid8;
-  v_now timestamptz;
 begin
   if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$'
     or octet_length(p_event_type) > 128 then
@@ -116,21 +108,8 @@ begin
     end if;
   end if;
 
-  -- In this order: id, then generation. A publisher that saw the generation open has an id from before it was closed,
-  -- and core.generation_retire waits for all of those. And id, then time: a session that takes a transaction id after a
-  -- time knows that rows stamped before that time have lower ids, and so when all of them are visible or gone
-  -- (core.outbox_watermark).
-  v_xid := pg_current_xact_id();
-  -- one query for everything: a second one would cost as much again
-  select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
-    t.deadline, t.successor,
-         exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
-                 where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
-         d.generation, d.status, d.closed_at,
-         exists (select from core.outbox o where o.id = p_event_id -- its key would be taken for this one's
-           and (o.source <> p_source or o.workspace_id is distinct from p_workspace_id))
-  into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline,
-    v_type.successor, v_allowed, v_generation, v_status, v_closed_at, v_taken
+  select t.source, t.payload_fault, t.deadline, t.successor, d.generation, d.status, d.closed_at
+  into v_type.source, v_type.payload_fault, v_type.deadline, v_type.successor, v_generation, v_status, v_closed_at
   from core.event_types t
   left join core.deployments d on d.generation = coalesce(p_generation,
     (select max(l.generation) from core.deployments l where l.status = 'live'))
@@ -148,13 +127,15 @@ begin
     perform core.refuse('SP018', 'source', format('must be %s, which %s belongs to', v_type.source, p_event_type),
       core.shown(to_jsonb(p_source)), 'publish an event type of the context that you publish as', p_position);
   end if;
-  if not v_allowed then
-    perform core.refuse('SP017', 'source', format('role %s may not publish as %s', v_invoker, p_source),
+  if not exists (select from core.publisher_sources s
+      where s.source = p_source and pg_has_role(p_invoker, to_regrole(quote_ident(s.role_name)), 'usage')) then
+    perform core.refuse('SP017', 'source', format('role %s may not publish as %s', p_invoker, p_source),
       core.shown(to_jsonb(p_source)),
-      format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source),
+      format('insert into core.publisher_sources (role_name, source) values (%L, %L);', p_invoker, p_source),
         p_position);
   end if;
-  if v_taken then
+  if exists (select from core.outbox o where o.id = p_event_id -- its key would be taken for this one's
+    and (o.source <> p_source or o.workspace_id is distinct from p_workspace_id)) then
     perform core.refuse('SP020', 'event_id', 'is that of an event of another source or workspace',
       core.shown(to_jsonb(p_event_id)), 'leave it out to get a new one', p_position);
   end if;
@@ -198,45 +179,12 @@ begin
       format('publish into a live one (null: the highest); to take events again: `workers generation register %s`',
         v_generation), p_position);
   end if;
-  -- a snapshot from before the generation was closed shows it open for as long as the transaction lasts: the lock is
-  -- refused then (40001), and otherwise keeps it open until the end. Not at READ COMMITTED, whose producers would all
-  -- write one row.
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-    perform from core.deployments d where d.generation = v_generation for share;
-  end if;
-  v_channel := 'outbox_gen_' || v_generation || coalesce('_' || coalesce(p_class, v_type.class), '');
-
-  -- a transaction of many rows announces itself here, ahead of its commit, and the trigger then
-  -- stays out of the election: its long commit would keep the other publishers silent
-  v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0) + 1;
-  v_unused := set_config('spectral.published', v_published::text, true);
-  if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
-    v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
-    v_unused := pg_notify(v_channel, v_id::text);
-  end if;
-
   if v_type.deadline is not null and current_setting('spectral.deprecated_' || md5(p_event_type), true) is distinct
     from 'y' then
     v_unused := set_config('spectral.deprecated_' || md5(p_event_type), 'y', true); -- once in a transaction
     raise warning 'event_type: % is deprecated and will be refused from % on', p_event_type, v_type.deadline
       using hint = 'publish ' || v_type.successor;
   end if;
-
-  v_now := clock_timestamp();
-  insert into core.outbox
-    (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
-     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at) values
-    (v_id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
-     coalesce(p_content_class, v_type.content_class), v_channel, v_generation, p_workspace_id, p_payload,
-     -- a caller's own key is qualified, so that two sources or tenants never share one
-     case when p_idempotency_key is null or p_idempotency_key = v_id::text then v_id::text
-          else concat(p_source, ':', coalesce(p_workspace_id::text, '-'), ':', p_idempotency_key) end,
-     p_trace_context,
-     case when v_type.consumed then 'pending' else 'delivered' end, v_now, greatest(p_available_at, v_now),
-     case when v_type.consumed then null else v_now end);
-  if not found then
-    raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
-  end if;
-  return v_id;
+  return true;
 end
 $$;

@@ -1,0 +1,102 @@
+-- core.outbox_publish_rows(...) publishes many events in the caller's transaction, all or none, and returns their ids
+-- in order. The parameters are those of core.outbox_publish_event, each with one element per event; an array that is
+-- shorter than p_event_types has nulls there. The Go publisher and core.outbox_publish_many call it.
+-- Refusals: see core.outbox_check. Reads and locks what core.outbox_publish_event does; writes core.outbox.
+create function core.outbox_publish_rows(p_event_ids uuid[], p_occurred_at timestamptz[], p_event_types text[],
+  p_sources text[], p_payloads jsonb[], p_event_versions integer[], p_targets text[], p_workspace_ids uuid[],
+  p_idempotency_keys text[], p_trace_contexts text[], p_available_at timestamptz[], p_generations bigint[],
+  p_classes text[], p_content_classes text[]) returns uuid[]
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan as $$
+declare
+  v_role constant text := current_setting('role');
+  v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
+  v_count constant integer := cardinality(p_event_types);
+  v_ids uuid[];
+  v_sources text[];
+  v_live bigint;
+  v_place integer;
+  v_channels text[];
+  v_channel text;
+  v_published integer;
+  v_unused text;
+  v_xid xid8;
+  v_now timestamptz;
+begin
+  -- ids in the order of the call
+  v_ids := array(select coalesce(p_event_ids[row_number() over (order by i.id)], i.id)
+    from (select core.uuid_v7() as id from generate_series(1, v_count) offset 0) as i order by i.id);
+  if array_remove(p_event_ids, null) <> '{}' then
+    -- the events of this call are not in the outbox yet, where core.outbox_check looks for the id
+    select e.place into v_place
+    from (select u.id, row(u.source, u.workspace_id) as origin, u.place,
+        first_value(row(u.source, u.workspace_id)) over (partition by u.id order by u.place) as first
+      from unnest(v_ids, p_sources, p_workspace_ids) with ordinality as u(id, source, workspace_id, place)) as e
+    where e.origin is distinct from e.first order by e.place limit 1;
+    if found then
+      perform core.refuse('SP020', 'event_id', 'is that of an event of another source or workspace',
+        core.shown(to_jsonb(v_ids[v_place])), 'leave it out to get a new one', v_place);
+    end if;
+  end if;
+  v_xid := pg_current_xact_id(); -- before the generations are read: see core.outbox_publish_event
+  v_sources := array(select s.source from core.publisher_sources s
+    where pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage'));
+  v_live := (select max(d.generation) from core.deployments d where d.status = 'live');
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    perform from core.deployments d
+    where d.generation in (select coalesce(g, v_live) from unnest(p_generations || null::bigint) as g) for share;
+  end if;
+  v_now := clock_timestamp();
+  with inserted as (
+    insert into core.outbox
+      (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
+       workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
+    select v_ids[e.place], e.event_type, e.event_version, coalesce(e.occurred_at, e.now), e.source, e.target,
+      coalesce(e.content_class, t.content_class),
+      'outbox_gen_' || d.generation || coalesce('_' || coalesce(e.class, t.class), ''), d.generation,
+      e.workspace_id, e.payload,
+      case when e.idempotency_key is null or e.idempotency_key = v_ids[e.place]::text then v_ids[e.place]::text
+        else concat(e.source, ':', coalesce(e.workspace_id::text, '-'), ':', e.idempotency_key) end,
+      e.trace_context,
+      case when core.consumes(d.generation, t.consumed_in, t.consumed) then 'pending' else 'delivered' end,
+      e.now, greatest(e.available_at, e.now),
+      case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else e.now end
+    from (select u.*, u.payload::text as payload_text,
+        v_now + u.place * interval '1 microsecond' as now -- in the order of the call; it takes longer than that
+      from unnest(p_event_ids, p_occurred_at, p_event_types, p_sources, p_payloads, p_event_versions, p_targets,
+        p_workspace_ids, p_idempotency_keys, p_trace_contexts, p_available_at, p_generations, p_classes,
+        p_content_classes) with ordinality as u(event_id, occurred_at, event_type, source, payload, event_version,
+        target, workspace_id, idempotency_key, trace_context, available_at, generation, class, content_class, place)
+      offset 0) as e
+    left join core.event_types t
+      on t.event_type = e.event_type and t.event_version = e.event_version and t.source = e.source
+    left join core.deployments d on d.generation = coalesce(e.generation, v_live) and d.status <> 'retired'
+      and d.closed_at is null
+    where t.event_type is not null and d.generation is not null and e.source = any (v_sources)
+        and (e.event_id is null or not exists (select from core.outbox o
+          where o.id = e.event_id and (o.source <> e.source or o.workspace_id is distinct from e.workspace_id)))
+        and core.publishable(e.event_id, e.occurred_at, e.payload, e.payload_text, e.target, e.workspace_id,
+          e.idempotency_key, e.trace_context, e.available_at, e.class, e.content_class, t.payload_fault, t.deadline)
+      or core.outbox_check(e.place::integer, v_invoker, e.event_id, e.occurred_at,
+        e.event_type, e.source, e.payload, e.event_version, e.target, e.workspace_id, e.idempotency_key,
+        e.trace_context, e.available_at, e.generation, e.class, e.content_class)
+    returning channel)
+  select count(*), array_agg(distinct i.channel) into v_published, v_channels from inserted i;
+  if v_published <> v_count then
+    raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
+  end if;
+
+  -- a transaction of many rows announces itself: see core.outbox_publish_event
+  v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0)
+    + v_published;
+  v_unused := set_config('spectral.published', v_published::text, true);
+  foreach v_channel in array coalesce(v_channels, '{}') loop
+    if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
+      v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
+      v_unused := pg_notify(v_channel, v_ids[1]::text);
+    end if;
+  end loop;
+  return v_ids;
+end
+$$;
