@@ -1,6 +1,6 @@
 -- core.claim_journal_write(...) records which rows a runner holds before their handlers run, and replaces its earlier
 -- entry. No ids: it holds no rows. The commit does not wait for the disk, because the entry matters after a crash of
--- the worker and not of the server. Writes core.claim_journal.
+-- the worker and not of the server. Reads core.workers, writes core.claim_journal.
 create function core.claim_journal_write(p_worker uuid, p_event_type text, p_runner integer, p_ids uuid[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
@@ -8,7 +8,10 @@ declare
 begin
   v_unused := set_config('synchronous_commit', 'off', true);
   insert into core.claim_journal as j (worker_id, event_type, runner, ids)
-  values (p_worker, p_event_type, p_runner, p_ids) on conflict (worker_id, event_type, runner) do update
+  select p_worker, p_event_type, p_runner, p_ids
+  -- not if it arrives after the worker has ended
+  where exists (select from core.workers w where w.worker_id = p_worker)
+  on conflict (worker_id, event_type, runner) do update
   set ids = p_ids, claimed_at = clock_timestamp();
 end
 $$;

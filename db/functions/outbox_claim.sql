@@ -10,7 +10,7 @@ create function core.outbox_claim(p_generation bigint, p_event_type text, p_limi
   idempotency_key text, trace_context text, attempts integer, available_at timestamptz, handler_failures jsonb,
   crashes integer)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   v_skipped constant uuid[] := core.claim_suspects(p_worker) || core.quarantined(p_generation, p_event_type);

@@ -4,7 +4,7 @@
 -- same id lies in it. Writes core.outbox.
 create function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[]) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set jit = off as $$
+set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
   v_settled integer;
   v_from timestamptz;

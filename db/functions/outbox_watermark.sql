@@ -8,7 +8,7 @@ create function core.outbox_watermark(p_generation bigint, p_event_type text,
   p_watermark timestamptz) returns table (oldest timestamptz, lowest_running bigint, sampled_at timestamptz,
     sample_id bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 begin
   if pg_current_xact_id_if_assigned() is not null then
     raise exception 'core.outbox_watermark: this transaction took its id before the time could be read'

@@ -77,7 +77,7 @@ create schema core authorization spectral_owner;
 set local role spectral_owner;
 alter default privileges for role spectral_owner revoke execute on functions from public;
 -- `make generate` writes the edition: a hash of these migrations
-comment on schema core is 'The event system: outbox, dedup log, deployment generations. Edition 41d5ecf3df4541c8';
+comment on schema core is 'The event system: outbox, dedup log, deployment generations. Edition 9902651dacd8f8a6';
 grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
 
 -- +goose StatementBegin
@@ -95,10 +95,9 @@ begin
 end
 $$;
 create function core.uuid_v7() returns pg_catalog.uuid language sql volatile parallel safe as $$
-  select pg_catalog.encode(pg_catalog.set_bit(pg_catalog.set_bit(
-    overlay(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) placing substring(pg_catalog.int8send(
-      (extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8) from 3)
-      from 1 for 6), 52, 1), 53, 1), 'hex')::pg_catalog.uuid
+  select (overlay(pg_catalog.lpad(pg_catalog.to_hex((extract(epoch from pg_catalog.clock_timestamp())
+      operator(pg_catalog.*) 4096000)::pg_catalog.int8), 15, '0') placing '7' from 13 for 0)
+    operator(pg_catalog.||) pg_catalog.substr(pg_catalog.gen_random_uuid()::pg_catalog.text, 20))::pg_catalog.uuid
 $$;
 create function core.uuid_v7_floor(p_at timestamptz) returns uuid language sql immutable as $$
   select (lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid

@@ -165,13 +165,14 @@ begin
 end
 $$;
 create function core.outbox_poll(p_generation bigint, p_event_types text[],
-  p_watermarks timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
-  crashed boolean)
+  p_watermarks timestamptz[], p_held uuid[] default '{}') returns table (event_type text, oldest_due timestamptz,
+  next_in double precision, crashed boolean)
 language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  v_skipped constant uuid[] := core.quarantined(p_generation);
+  v_quarantined constant uuid[] := core.quarantined(p_generation);
+  v_skipped constant uuid[] := v_quarantined || p_held;
 begin
   return query
     select t.event_type,
@@ -183,7 +184,7 @@ begin
              (select o.available_at from core.outbox o
               where o.generation = p_generation and o.event_type = t.event_type
                 and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()
-                and o.id <> all (v_skipped)
+                and o.id <> all (v_quarantined)
               order by o.available_at limit 1) - statement_timestamp())::double precision,
            exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
                      and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
@@ -197,7 +198,7 @@ create function core.outbox_watermark(p_generation bigint, p_event_type text,
   p_watermark timestamptz) returns table (oldest timestamptz, lowest_running bigint, sampled_at timestamptz,
     sample_id bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 begin
   if pg_current_xact_id_if_assigned() is not null then
     raise exception 'core.outbox_watermark: this transaction took its id before the time could be read'
@@ -218,7 +219,7 @@ create function core.outbox_claim(p_generation bigint, p_event_type text, p_limi
   idempotency_key text, trace_context text, attempts integer, available_at timestamptz, handler_failures jsonb,
   crashes integer)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   v_skipped constant uuid[] := core.claim_suspects(p_worker) || core.quarantined(p_generation, p_event_type);
@@ -263,7 +264,7 @@ end
 $$;
 create function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[]) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set jit = off as $$
+set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
   v_settled integer;
   v_from timestamptz;

@@ -27,7 +27,7 @@ create function core.outbox_lease(p_generation bigint, p_event_type text, p_limi
   workspace_id uuid, payload jsonb, idempotency_key text, trace_context text, attempts integer, handler_failures jsonb,
   crashes integer, claim_token uuid, handled text[])
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   v_skipped constant uuid[] := core.quarantined(p_generation, p_event_type);
@@ -126,7 +126,7 @@ $$;
 create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestamptz[],
   p_tokens uuid[]) returns setof uuid
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
 begin
   return query
     with written as (

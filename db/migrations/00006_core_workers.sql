@@ -94,7 +94,9 @@ declare
 begin
   v_unused := set_config('synchronous_commit', 'off', true);
   insert into core.claim_journal as j (worker_id, event_type, runner, ids)
-  values (p_worker, p_event_type, p_runner, p_ids) on conflict (worker_id, event_type, runner) do update
+  select p_worker, p_event_type, p_runner, p_ids
+  where exists (select from core.workers w where w.worker_id = p_worker)
+  on conflict (worker_id, event_type, runner) do update
   set ids = p_ids, claimed_at = clock_timestamp();
 end
 $$;

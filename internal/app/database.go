@@ -124,7 +124,7 @@ func OpenOperator(ctx context.Context, url string) (*Operator, error) {
 	if err := CheckOperator(ctx, url); err != nil {
 		return nil, err
 	}
-	config, err := poolConfig(url, 0, true)
+	config, err := pgtx.PoolConfig(url, 0, true)
 	if err != nil {
 		return nil, settingsError("%s: %w", EnvDatabaseURL, err)
 	}
@@ -138,16 +138,6 @@ func OpenOperator(ctx context.Context, url string) (*Operator, error) {
 		return nil, fmt.Errorf("connection pool: %w", err)
 	}
 	return &Operator{operator.New(pool), retentionpg.New(pool, operator.Role), pool}, nil
-}
-
-// poolConfig returns the configuration of a pool for so many runners. Where url may lead through a pooler, statements
-// are not prepared, unless url sets that.
-func poolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
-	config, err := pgtx.PoolConfig(url, runners)
-	if err == nil && pooled && !strings.Contains(url, "default_query_exec_mode") {
-		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
-	}
-	return config, err
 }
 
 func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(context.Context, *pgx.Conn) error) error {

@@ -142,7 +142,7 @@ func checkURL(name, url string) error {
 	}
 	_, err := pgtx.DirectConfig(url)
 	if err == nil {
-		_, err = pgtx.PoolConfig(url, 0)
+		_, err = pgtx.PoolConfig(url, 0, false)
 	}
 	if err != nil {
 		return settingsError("%s: %w", name, err)

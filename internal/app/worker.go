@@ -54,7 +54,7 @@ func newPool(lifecycle fx.Lifecycle, s Settings) (*pgxpool.Pool, error) {
 // openPool opens a pool that serves so many runners.
 func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, error) {
 	// DATABASE_URL may lead through a pooler by mistake; events are delivered until that is corrected
-	config, err := poolConfig(s.PoolURL, runners, s.Pooled || s.PoolURL != s.DatabaseURL)
+	config, err := pgtx.PoolConfig(s.PoolURL, runners, s.Pooled || s.PoolURL != s.DatabaseURL)
 	if err != nil {
 		return nil, err
 	}

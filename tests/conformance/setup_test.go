@@ -72,7 +72,7 @@ func newDatabase(t *testing.T) *database {
 	}}
 	direct, err := pgtx.DirectConfig(url)
 	must(t, err)
-	config, err := pgtx.PoolConfig(url, 8)
+	config, err := pgtx.PoolConfig(url, 8, false)
 	must(t, err)
 	config.ConnConfig.RuntimeParams["application_name"] = "workers"
 	workers, err := pgxpool.NewWithConfig(t.Context(), config)

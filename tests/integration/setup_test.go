@@ -283,7 +283,7 @@ func (b *bundle) workersPool() *pgxpool.Pool {
 	if pool := b.pools[b.poolURL]; pool != nil && b.sockets == nil {
 		return pool
 	}
-	config, err := pgtx.PoolConfig(b.poolURL, 0)
+	config, err := pgtx.PoolConfig(b.poolURL, 0, strings.Contains(b.poolURL, "cache_describe"))
 	must(b.T, err)
 	config.ConnConfig.RuntimeParams["application_name"] = "workers"
 	if b.sockets != nil {

@@ -207,13 +207,15 @@ func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow,
 const poll = `-- name: Poll :many
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
-from core.outbox_poll($1::bigint, $2::text[], $3::timestamptz[]) as l
+from core.outbox_poll($1::bigint, $2::text[], $3::timestamptz[],
+  cast($4::text[] as uuid[])) as l
 `
 
 type PollParams struct {
 	Generation int64
 	EventTypes []string
 	Watermarks []time.Time
+	Held       []string
 }
 
 type PollRow struct {
@@ -225,7 +227,12 @@ type PollRow struct {
 
 // Year 1 stands for no time.
 func (q *Queries) Poll(ctx context.Context, arg PollParams) ([]PollRow, error) {
-	rows, err := q.db.Query(ctx, poll, arg.Generation, arg.EventTypes, arg.Watermarks)
+	rows, err := q.db.Query(ctx, poll,
+		arg.Generation,
+		arg.EventTypes,
+		arg.Watermarks,
+		arg.Held,
+	)
 	if err != nil {
 		return nil, err
 	}

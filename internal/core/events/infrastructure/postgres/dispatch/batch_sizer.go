@@ -7,6 +7,9 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
+// fullClaim is from how many bytes on a claim of few rows may have left others, because SQL measures them as jsonb.
+const fullClaim = BatchBytes / 16
+
 // BatchBytes is how many bytes of payloads a batch should have at most: they are all in memory.
 const BatchBytes = 16 << 20
 

@@ -52,6 +52,8 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 	if err != nil || len(rows) == 0 {
 		return claimResult{}, err
 	}
+	c.hold(rows)
+	defer c.unhold(rows...)
 	result.rows = len(rows)
 	var batch []Row
 	for _, row := range rows {

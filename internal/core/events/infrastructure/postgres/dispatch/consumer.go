@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -45,7 +46,8 @@ type Consumer struct {
 	Crashed bool // rows with crashes may be due
 	Recheck Recheck
 
-	failures map[uuid.UUID]int // see tooOften
+	failures map[uuid.UUID]int      // see tooOften
+	held     map[uuid.UUID]struct{} // rows that are being handled under a row lock
 
 	outage    outage
 	savepoint string // of a handler: a name that handlers do not use, and one text of each process in pg_stat_statements
@@ -56,7 +58,7 @@ func NewConsumer(s events.Subscription, pool *pgxpool.Pool, j *journal.Journal, 
 	return &Consumer{
 		Subscription: s, Handlers: s.Handlers(), Pool: pool, Journal: j, Log: log.With(pgtx.LogEventType, s.EventType),
 		Stop: make(chan struct{}), failures: make(map[uuid.UUID]int),
-		savepoint: "spectral_" + hex.EncodeToString(j.Worker[:]),
+		held: make(map[uuid.UUID]struct{}), savepoint: "spectral_" + hex.EncodeToString(j.Worker[:]),
 	}
 }
 
@@ -67,6 +69,30 @@ func (c *Consumer) Halt() {
 	if !c.Stopped {
 		c.Stopped = true
 		close(c.Stop)
+	}
+}
+
+// Held returns the rows that are being handled under a row lock: polls see them as due.
+func (c *Consumer) Held() []uuid.UUID {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return slices.Collect(maps.Keys(c.held))
+}
+
+func (c *Consumer) hold(rows []Row) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for _, row := range rows {
+		c.held[row.Envelope.EventID] = struct{}{}
+	}
+}
+
+// unhold is called before rows are made pending again, whose notification may come at once.
+func (c *Consumer) unhold(rows ...Row) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for _, row := range rows {
+		delete(c.held, row.Envelope.EventID)
 	}
 }
 

@@ -86,8 +86,8 @@ func (d *dispatcher) runUntilEmpty(ctx context.Context, entry *journal.Entry) {
 	}
 }
 
-// next returns how a runner should claim next. Emptied: its last claim found nothing. Rows with crashes have every
-// second turn, so that they hold up no others.
+// next returns how a runner should claim next. Emptied: its last claim found everything that was due. Rows with crashes
+// have every second turn, so that they hold up no others.
 func (d *dispatcher) next(ctx context.Context, entry *journal.Entry, last claim, emptied bool) claim {
 	c := d.consumer
 	c.Mu.Lock()
@@ -110,7 +110,7 @@ func (d *dispatcher) next(ctx context.Context, entry *journal.Entry, last claim,
 	return claim{}
 }
 
-// adjust takes in the result of a claim, and reports whether it found nothing, or is to be repeated after a pause.
+// adjust takes in the result of a claim, and reports whether it found everything, or is to be repeated after a pause.
 func (d *dispatcher) adjust(how claim, r claimResult, took time.Duration) (emptied, recheck bool) {
 	c := d.consumer
 	c.Mu.Lock()
@@ -123,8 +123,11 @@ func (d *dispatcher) adjust(how claim, r claimResult, took time.Duration) (empti
 		c.Recheck.Begin()
 	}
 	d.sizer.adjust(r, how.limit, took)
-	recheck = r.rows == 0 && c.Recheck.Next()
-	return r.rows == 0 && !recheck, recheck
+	if r.rows > 0 {
+		return r.rows < how.limit && r.left == 0 && r.payload < fullClaim && c.Recheck <= 0, false
+	}
+	recheck = c.Recheck.Next()
+	return !recheck, recheck
 }
 
 // interrupted takes in a claim that failed: the connection may be lost, or the batch too large for the server.

@@ -37,7 +37,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 			continue
 		}
 		started := time.Now()
-		duplicate, err := s.underSavepoint(ctx, r)
+		duplicate, err := s.underSavepoint(ctx, r, i == len(handlers)-1)
 		if err != nil && ctx.Err() != nil {
 			return fmt.Errorf("stopped while %s ran: %w", r.Name, ctx.Err())
 		}
@@ -92,9 +92,11 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 	return s.recordElsewhere(ctx, handlers, failures)
 }
 
-// underSavepoint runs one handler, unless it has handled the event already.
-func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration) (duplicate bool, err error) {
-	t, savepoint := s.tx, s.tx.consumer.savepoint
+// underSavepoint runs one handler, unless it has handled the event already. The savepoint of the last one stays until
+// the transaction ends.
+func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration,
+	last bool) (duplicate bool, err error) {
+	t, savepoint, workspace := s.tx, s.tx.consumer.savepoint, s.tx.workspace
 	if err := t.Exec(ctx, "savepoint "+savepoint); err != nil {
 		return false, fmt.Errorf("savepoint: %w", err)
 	}
@@ -102,13 +104,15 @@ func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration) (
 	if t.Lost() {
 		return false, err
 	}
+	if err == nil && !last {
+		err = t.Exec(ctx, "release savepoint "+savepoint)
+	}
 	if err == nil {
-		if err = t.Exec(ctx, "release savepoint "+savepoint); err == nil {
-			return duplicate, nil
-		}
+		return duplicate, nil
 	}
 	// this also restores the role and the workspace, and gives the dedup key back
 	undo := t.Exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint)
+	t.workspace = workspace
 	if undo == nil {
 		undo = t.resetStatements(ctx)
 	}
@@ -179,6 +183,7 @@ func (s *singleRun) recordElsewhere(ctx context.Context, unhandled []events.Regi
 
 // record writes a decision in t, unless another worker has claimed the row since.
 func (s *singleRun) record(ctx context.Context, t *Tx, d Decision) error {
+	t.consumer.unhold(s.row)
 	held, err := Record(ctx, t, s.row, d)
 	if err == nil && !held {
 		t.consumer.Log.WarnContext(ctx, "a failure was not recorded: another worker has claimed the event since",

@@ -31,6 +31,8 @@ type Tx struct {
 	broken   bool               // by a handler, not by the network
 	dirty    bool               // a handler left session state: the connection is closed at the end
 	left     pgtx.StatementKind // what the last handler left in the transaction
+
+	workspace uuid.NullUUID // that is set
 }
 
 // Begin begins a transaction of c as the worker role. Entry is nil where nothing is claimed.
@@ -148,19 +150,20 @@ func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
 // As sets the role and workspace for the statements that follow. After a handler that left session state it sets the
 // transaction's own settings again: what the handler set must not decide how its row is settled.
 func (t *Tx) As(ctx context.Context, role string, workspace uuid.NullUUID) error {
-	sql := pgtx.RoleSettings(role, workspace)
-	if t.left == pgtx.Plain {
-		return t.Exec(ctx, sql)
+	sql := pgtx.ActAs(role, workspace, t.workspace)
+	if t.left != pgtx.Plain {
+		sql = pgtx.OwnSettings(t.conn.Conn().PgConn(), t.consumer.idleTimeout()) +
+			"set local client_encoding = 'UTF8'; " + pgtx.RoleSettings(role, workspace)
 	}
-	own := pgtx.OwnSettings(t.conn.Conn().PgConn(), t.consumer.idleTimeout()) + "set local client_encoding = 'UTF8'; "
-	if err := t.Exec(ctx, own+sql); err != nil {
+	if err := t.Exec(ctx, sql); err != nil {
 		return err
 	}
+	t.workspace = workspace
 	return t.resetStatements(ctx)
 }
 
-// AsWorker sets the worker role again, after handlers.
-func (t *Tx) AsWorker(ctx context.Context) error { return t.As(ctx, pgtx.WorkerRole, pgtx.NoWorkspace) }
+// AsWorker sets the worker role again, after handlers. It leaves their workspace: no policy is about this role.
+func (t *Tx) AsWorker(ctx context.Context) error { return t.As(ctx, pgtx.WorkerRole, t.workspace) }
 
 // resetStatements makes the driver forget its prepared statements if a handler may have deallocated them, which no
 // savepoint undoes.

@@ -33,6 +33,7 @@ type Journal struct {
 	CrashSlot  CrashSlot
 
 	pool     *pgxpool.Pool
+	direct   bool            // its sessions are of the worker role
 	handlers json.RawMessage // by event type
 	// registered: without a session whose end other workers see, an entry would tell them that this worker is dead
 	registered atomic.Bool
@@ -48,11 +49,12 @@ func Open(pool *pgxpool.Pool, worker uuid.UUID, generation events.Generation, na
 	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
 	}
+	direct := pgtx.StayAs(config.ConnConfig, pgtx.WorkerRole)
 	own, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	return &Journal{Worker: worker, Generation: generation, Name: name, pool: own}, nil
+	return &Journal{Worker: worker, Generation: generation, Name: name, pool: own, direct: direct}, nil
 }
 
 // Close closes the journal's connections.
@@ -176,11 +178,20 @@ func (e *Entry) Write(ctx context.Context, ids []uuid.UUID) error {
 		return nil
 	}
 	e.Stale = true
-	err := e.journal.InTx(ctx, func(tx pgx.Tx) error {
-		return coredb.New(tx).WriteJournal(ctx, coredb.WriteJournalParams{
+	write := func(db coredb.DBTX) error {
+		return coredb.New(db).WriteJournal(ctx, coredb.WriteJournalParams{
 			Worker: e.journal.Worker, EventType: e.eventType, Runner: int32(e.runner), Ids: ids, //nolint:gosec // few runners
 		})
-	})
+	}
+	var err error
+	if e.journal.direct { // one round trip instead of three
+		writing, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+		defer cancel()
+		ctx = writing
+		err = write(e.journal.pool)
+	} else {
+		err = e.journal.InTx(ctx, func(tx pgx.Tx) error { return write(tx) })
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrWrite, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -26,12 +27,18 @@ import (
 // polls take 2 % of the time at most.
 const fullPollShare = 50
 
+// maxHeld is how many rows that are being handled a poll passes over. With more, as in a backlog, it passes over none:
+// that costs a claim that finds nothing.
+const maxHeld = 100
+
 // Consumer is the consumer of an event type, as the notifier sees it.
 type Consumer struct {
 	// Wake makes sure that a claim begins after this call. Crashed says that rows with crashes are due. Ctx is for the
 	// work that follows.
 	Wake      func(ctx context.Context, crashed bool)
 	Watermark Watermark
+	// Held returns the rows that are being handled, whose settling wakes the consumer again where that is needed.
+	Held func() []uuid.UUID
 }
 
 // Watermark is the due time from which the claims of a consumer look.
@@ -299,8 +306,17 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries) (found, er
 			watermarks[i] = n.config.Consumers[eventType].Watermark.Get()
 		}
 	}
+	held := []string{}
+	for _, consumer := range n.config.Consumers {
+		for _, id := range consumer.Held() {
+			held = append(held, id.String())
+		}
+	}
+	if len(held) > maxHeld {
+		held = held[:0]
+	}
 	rows, err := queries.Poll(ctx, coredb.PollParams{
-		Generation: int64(n.config.Journal.Generation), EventTypes: n.eventTypes, Watermarks: watermarks,
+		Generation: int64(n.config.Journal.Generation), EventTypes: n.eventTypes, Watermarks: watermarks, Held: held,
 	})
 	if full {
 		n.fullPollAt = started.Add(max(n.config.PollInterval, fullPollShare*time.Since(started)))

@@ -50,8 +50,16 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.
 	}
 	ctx, cancel = context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
-		OwnSettings(conn.Conn().PgConn(), idle) + RoleSettings(role, workspace)})
+	begin := "begin isolation level read committed read write; "
+	if pg := conn.Conn().PgConn(); pg.CustomData()[sessionIsSet] == nil {
+		begin += OwnSettings(pg, idle) + RoleSettings(role, workspace)
+	} else {
+		if idle != IdleTimeout {
+			begin += idleSettings("set local", idle)
+		}
+		begin += ActAs(role, workspace, NoWorkspace)
+	}
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	if err == nil {
 		return conn, tx, nil
 	}
@@ -67,14 +75,51 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.
 // OwnSettings returns the statements, each with its semicolon, that make a transaction independent of the settings of
 // the login and the database.
 func OwnSettings(conn *pgconn.PgConn, idle time.Duration) string {
-	return "set local row_security = on; " + Unbounded(conn) + fmt.Sprintf(
-		"set local idle_in_transaction_session_timeout = %d; set local tcp_user_timeout = %[1]d; ", idle.Milliseconds())
+	return settings("set local", conn, idle)
+}
+
+// sessionIsSet marks a connection whose session has the settings of all transactions.
+const sessionIsSet = "spectral: session is set"
+
+// setSession sets in the session of a direct connection what [Begin] would set in each transaction. A handler that
+// changes it has its connection closed.
+func setSession(ctx context.Context, conn *pgconn.PgConn) error {
+	conn.CustomData()[sessionIsSet] = true
+	return conn.Exec(ctx, settings("set", conn, IdleTimeout)+"set search_path = ''; set spectral.workspace_id = ''; "+
+		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'").Close()
+}
+
+// StayAs has the sessions of config act as role outside transactions too. It reports whether it could: not through a
+// pooler.
+func StayAs(config *pgx.ConnConfig, role string) bool {
+	set := config.AfterConnect
+	if set == nil {
+		return false
+	}
+	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := set(ctx, conn); err != nil {
+			return err
+		}
+		return conn.Exec(ctx, "set role "+pgx.Identifier{role}.Sanitize()).Close()
+	}
+	return true
+}
+
+func settings(set string, conn *pgconn.PgConn, idle time.Duration) string {
+	return set + " row_security = on; " + unbounded(set, conn) + idleSettings(set, idle)
+}
+
+func idleSettings(set string, idle time.Duration) string {
+	return fmt.Sprintf("%s idle_in_transaction_session_timeout = %d; %[1]s tcp_user_timeout = %[2]d; ", set,
+		idle.Milliseconds())
 }
 
 // Unbounded returns the statements, each with its semicolon, that let a transaction and its waits take as long as its
 // caller's context lasts, whatever the login or the database has set.
-func Unbounded(conn *pgconn.PgConn) string {
-	return "set local statement_timeout = 0; set local lock_timeout = 0; " + NoTransactionTimeout("set local", conn)
+func Unbounded(conn *pgconn.PgConn) string { return unbounded("set local", conn) }
+
+func unbounded(set string, conn *pgconn.PgConn) string {
+	return fmt.Sprintf("%s statement_timeout = 0; %[1]s lock_timeout = 0; ", set) + NoTransactionTimeout(set, conn)
 }
 
 // NoTransactionTimeout returns the statement that removes the limit on a transaction's length. Servers before version
@@ -91,9 +136,21 @@ func NoTransactionTimeout(set string, conn *pgconn.PgConn) string {
 // because a value outlives its savepoint, by a function: pg_stat_statements would keep a text of SET for each one. The
 // role is always named: RESET ROLE would fall back to the login, past row-level security.
 func RoleSettings(role string, workspace uuid.NullUUID) string {
-	return fmt.Sprintf("set local search_path = ''; set local role %s; "+
-		"select pg_catalog.set_config('spectral.workspace_id', '%s', true)",
-		pgx.Identifier{role}.Sanitize(), WorkspaceText(workspace))
+	return "set local search_path = ''; " + setRole(role) + "; " + setWorkspace(workspace)
+}
+
+// ActAs is RoleSettings where the search_path is set, and workspace was before.
+func ActAs(role string, workspace, before uuid.NullUUID) string {
+	if workspace == before {
+		return setRole(role)
+	}
+	return setRole(role) + "; " + setWorkspace(workspace)
+}
+
+func setRole(role string) string { return "set local role " + pgx.Identifier{role}.Sanitize() }
+
+func setWorkspace(workspace uuid.NullUUID) string {
+	return fmt.Sprintf("select pg_catalog.set_config('spectral.workspace_id', '%s', true)", WorkspaceText(workspace))
 }
 
 // InTx is [RunAs] within StatementTimeout.

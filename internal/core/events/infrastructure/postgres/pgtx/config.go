@@ -31,8 +31,9 @@ func DirectConfig(url string) (*pgx.ConnConfig, error) {
 }
 
 // PoolConfig returns the configuration of a pool that serves so many consumer runners at once. A pool_max_conns in url
-// takes precedence.
-func PoolConfig(url string, runners int) (*pgxpool.Config, error) {
+// takes precedence. Where url may lead through a pooler, transactions set what they need themselves, and statements are
+// not prepared unless url says how they run; otherwise each session is set up once.
+func PoolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
 	config, err := parse(url, pgxpool.ParseConfig)
 	if err != nil {
 		return nil, err
@@ -48,6 +49,11 @@ func PoolConfig(url string, runners int) (*pgxpool.Config, error) {
 	// would undo what the co-handlers did.
 	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: CancelTimeout}
+	}
+	if !pooled {
+		config.ConnConfig.AfterConnect = setSession
+	} else if !strings.Contains(url, "default_query_exec_mode") {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	return config, unify(config.ConnConfig)
 }

@@ -54,7 +54,7 @@ func TestURLsAreRefusedByKeyword(t *testing.T) {
 		"host=h ssl_min_protocol_version=canary":    "ssl_min_protocol_version is not supported",
 		"host=h gssencmode=require":                 "gssencmode is not supported",
 	} {
-		_, err := PoolConfig(url, 0)
+		_, err := PoolConfig(url, 0, false)
 		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s\nis refused with %v\nwant %s", url, err, want)
 		}

@@ -201,7 +201,7 @@ func (w *Worker) newNotifier() *notify.Notifier {
 			w.woken.Store(true)
 			c.Wake(ctx, crashed)
 		}
-		consumers[eventType] = notify.Consumer{Wake: wake, Watermark: &c.Watermark}
+		consumers[eventType] = notify.Consumer{Wake: wake, Watermark: &c.Watermark, Held: c.Held}
 		handlers[eventType] = c.Handlers
 		channels = append(channels, c.Subscription.Channel)
 	}

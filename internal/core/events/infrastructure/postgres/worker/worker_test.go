@@ -43,7 +43,7 @@ func TestALongOutageCostsFewAttempts(t *testing.T) {
 		direct, err := pgtx.DirectConfig(url)
 		must(t, err)
 		direct.DialFunc = refuse(&listens)
-		config, err := pgtx.PoolConfig(url, 2)
+		config, err := pgtx.PoolConfig(url, 2, false)
 		must(t, err)
 		config.ConnConfig.DialFunc = refuse(&polls)
 		pool, err := pgxpool.NewWithConfig(t.Context(), config)
