@@ -102,6 +102,7 @@ func (d Deps) consumer(contract events.Contract, primary events.Registration,
 func buildWorldModelCardProjectionConsumer(deps Deps) events.Subscription {
 	return deps.consumer(worlds.WorldModelCardPublishedContract(), events.Registration{
 		Name: platformevents.WorldModelCardProjectorName, Reads: platformevents.WorldModelCardPublishedEvent{},
+		EffectKey: "card_id",
 		Handler: func(tx events.Tx) events.EventHandler {
 			return platformevents.WorldModelCardProjector(platformpg.NewSystemCards(tx).Project)
 		},

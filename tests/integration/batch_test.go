@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
@@ -22,7 +23,8 @@ func (b *bundle) awaitFinal(n int) {
 }
 
 func TestBatches(t *testing.T) {
-	setup(t).cases(aBadRowFailsAlone, deadlocksOfBatchesCostNoAttempt, duplicatesInOppositeOrderDoNotDeadlock)
+	setup(t).cases(aBadRowFailsAlone, deadlocksOfBatchesCostNoAttempt, effectsAreWrittenInTheOrderOfTheirKeys,
+		duplicatesInOppositeOrderDoNotDeadlock)
 }
 
 // Two workers update the same rows in opposite order.
@@ -67,6 +69,53 @@ func deadlocksOfBatchesCostNoAttempt(b *bundle) {
 	}
 }
 
+// Two batches that write the same rows in opposite order wait for the same row first. There is a workspace's row in
+// each, and one of none.
+func effectsAreWrittenInTheOrderOfTheirKeys(b *bundle) {
+	b.poolURL += "&deadlock_timeout=20ms"
+	log := &logBuffer{}
+	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	var all []events.Envelope
+	for i, n := range []int{0, 1, 2, 3, 3, 2, 1, 0} {
+		e := event(n)
+		e.WorkspaceID = uuid.NullUUID{UUID: uuid.UUID{15: byte(n/2 + 1)}, Valid: n > 1}
+		all = append(all, e)
+		if i < 4 {
+			b.exec("insert into platform.hot values ($1, 0)", i)
+		}
+	}
+	b.publish(all...)
+	holder := b.beginTx("select from platform.hot for update")
+	hot := handler("platform.hot_rows", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		_, err := tx.Exec(ctx, "update platform.hot set n = n + 1 where id = $1", payloadN(e))
+		return err
+	})
+	hot.EffectKey = "n"
+	s := subscription(hot)
+	s.BatchSize, s.Concurrency = 4, 1
+	b.startWorker(noPoll, s)
+	b.awaitWaiting(1)
+	b.startWorker(noPoll, s)
+	b.awaitWaiting(2)
+	b.rollback(holder)
+	b.awaitFinal(len(all))
+	if n := log.count("batch rolled back"); n != 0 {
+		b.Errorf("%d batches were undone: %s", n, log.text.String())
+	}
+	if n := one[int](b, "select min(n)::int from platform.hot"); n != 2 {
+		b.Errorf("a row has %d updates of 2", n)
+	}
+}
+
+// awaitWaiting waits for so many sessions that wait for another's row.
+func (b *bundle) awaitWaiting(n int) {
+	b.Helper()
+	b.eventually("waiting batches", func() bool {
+		return one[int](b, `select count(*)::int from pg_locks l join pg_stat_activity a using (pid)
+			where not l.granted and l.locktype in ('transactionid', 'tuple') and a.datname = current_database()`) == n
+	})
+}
+
 // Two batches with the same keys in opposite order insert them in one order.
 func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
 	log := &logBuffer{}
@@ -84,16 +133,10 @@ func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
 		values ('platform.one', 'worlds:-:key 2', gen_random_uuid(), 'worlds.test.happened', 'operational')`)
 	s := subscription(effectHandler("platform.one"))
 	s.BatchSize = 5
-	waiting := func(n int) {
-		b.eventually("waiting batches", func() bool {
-			return one[int](b, `select count(*)::int from pg_locks l join pg_stat_activity a using (pid)
-				where not l.granted and l.locktype = 'transactionid' and a.datname = current_database()`) == n
-		})
-	}
 	b.startWorker(noPoll, s)
-	waiting(1)
+	b.awaitWaiting(1)
 	b.startWorker(noPoll, s)
-	waiting(2)
+	b.awaitWaiting(2)
 	b.rollback(holder)
 	b.awaitFinal(len(duplicates))
 	b.wantEffects(map[string]int{"platform.one": 5})

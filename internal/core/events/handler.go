@@ -121,6 +121,10 @@ type Registration struct {
 	// Timeout of one call; zero means [DefaultHandlerTimeout], or [DefaultExecutionTimeout] for an Executor, which is
 	// cancelled then even if its lease is renewed.
 	Timeout time.Duration
+	// EffectKey names the payload field by which the handler finds the rows that it writes, such as card_id. In every
+	// process, batches are then handled in the order of workspace and key, so that no two lock the same rows in opposite
+	// orders. It promises no order of events. Empty: batches are handled as they were claimed.
+	EffectKey string
 	// ActsOutside says that the handler has effects outside its transaction, which a rolled back
 	// batch would repeat: it is never batched.
 	ActsOutside bool

@@ -1,9 +1,12 @@
 package dispatch
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -120,7 +123,8 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 	case result.lost:
 		log.WarnContext(ctx, "connection lost in a batch, no attempt counted", pgtx.LogReason, err.Error())
 	case result.deadlock:
-		log.WarnContext(ctx, "deadlock: batch rolled back, its rows run one by one; make handlers lock rows in one order")
+		log.WarnContext(ctx, "deadlock: batch rolled back, its rows run one by one; make handlers lock rows in one "+
+			"order, as EffectKey of their registration does")
 	default:
 		log.DebugContext(ctx, "batch rolled back; its rows run one by one")
 	}
@@ -150,7 +154,7 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	}
 	started := time.Now()
 	for _, r := range c.Handlers {
-		for _, group := range byWorkspace(rows, func(i int) bool { return keys.Runs(r, rows[i], i) }) {
+		for _, group := range byWorkspace(r, rows, func(i int) bool { return keys.Runs(r, rows[i], i) }) {
 			if err := t.callHandler(ctx, r, group); err != nil {
 				return handlerError{err, r.Name}
 			}
@@ -175,9 +179,9 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	return nil
 }
 
-// byWorkspace groups the envelopes of the wanted rows by workspace. Each group, and the groups, are in the order of the
-// rows.
-func byWorkspace(rows []Row, wanted func(i int) bool) (groups [][]events.Envelope) {
+// byWorkspace groups the envelopes of the wanted rows by workspace. Groups, and the envelopes of each, are in the order
+// of the rows; or, if r names the keys of its effects, of workspaces and keys.
+func byWorkspace(r events.Registration, rows []Row, wanted func(i int) bool) (groups [][]events.Envelope) {
 	place := make(map[uuid.NullUUID]int)
 	for n, row := range rows {
 		if !wanted(n) {
@@ -190,6 +194,23 @@ func byWorkspace(rows []Row, wanted func(i int) bool) (groups [][]events.Envelop
 			groups = append(groups, nil)
 		}
 		groups[i] = append(groups[i], row.Envelope)
+	}
+	if r.EffectKey == "" {
+		return groups
+	}
+	slices.SortFunc(groups, func(a, b []events.Envelope) int {
+		return bytes.Compare(a[0].WorkspaceID.UUID[:], b[0].WorkspaceID.UUID[:])
+	})
+	for _, group := range groups {
+		keys := make(map[uuid.UUID]json.RawMessage, len(group))
+		for _, e := range group {
+			var payload map[string]json.RawMessage
+			_ = json.Unmarshal(e.Payload, &payload) // the handler reports what is wrong with it
+			keys[e.EventID] = payload[r.EffectKey]
+		}
+		slices.SortStableFunc(group, func(a, b events.Envelope) int {
+			return bytes.Compare(keys[a.EventID], keys[b.EventID])
+		})
 	}
 	return groups
 }
