@@ -82,59 +82,69 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 
 // call publishes as many of the events as one call takes, and returns how many.
 func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, now time.Time) (int, error) {
-	rows := coredb.PublishRowsParams{Generation: int64(p.shared.Generation), AvailableAt: now.AddDate(-1, 0, 0)}
-	// a time long past means now, and might be a year that SQL cannot read
-	if t := p.options.AvailableAt; t.After(rows.AvailableAt) {
-		rows.AvailableAt = t
+	availableAt := now.AddDate(-1, 0, 0) // a time long past means now, and might be a year that SQL cannot read
+	if t := p.options.AvailableAt; t.After(availableAt) {
+		availableAt = t
 	}
-	bytes := 0
-	for _, e := range envelopes[:min(len(envelopes), maxEventsPerCall)] {
-		if bytes >= maxBytesPerCall {
-			break
+	if len(envelopes) == 1 {
+		id, err := p.one(ctx, envelopes[0], now, availableAt)
+		if err == nil {
+			p.log(ctx, envelopes, id)
 		}
+		return 1, err
+	}
+	rows := coredb.PublishRowsParams{Generation: int64(p.shared.Generation), AvailableAt: availableAt}
+	n, bytes := 0, 0
+	for ; n < min(len(envelopes), maxEventsPerCall) && bytes < maxBytesPerCall; n++ {
+		e := envelopes[n]
 		bytes += len(e.Payload)
-		if e.OccurredAt.IsZero() {
-			e.OccurredAt = now
+		id := ""
+		if e.EventID != uuid.Nil {
+			id = e.EventID.String()
 		}
-		if !e.WorkspaceID.Valid {
-			e.WorkspaceID.UUID = uuid.Nil
-		}
-		rows.EventIds = append(rows.EventIds, e.EventID)
-		rows.OccurredAt = append(rows.OccurredAt, e.OccurredAt)
+		rows.EventIds = append(rows.EventIds, id)
+		rows.OccurredAt = append(rows.OccurredAt, occurredAt(e, now))
 		rows.EventTypes = append(rows.EventTypes, e.EventType)
 		rows.Sources = append(rows.Sources, string(e.Source))
-		rows.Payloads = append(rows.Payloads, e.Payload)
+		rows.Payloads = append(rows.Payloads, string(e.Payload))
 		rows.EventVersions = append(rows.EventVersions, int32(e.EventVersion))
 		rows.Targets = append(rows.Targets, string(e.Target))
-		rows.WorkspaceIds = append(rows.WorkspaceIds, e.WorkspaceID.UUID)
+		rows.WorkspaceIds = append(rows.WorkspaceIds, pgtx.WorkspaceText(e.WorkspaceID))
 		rows.IdempotencyKeys = append(rows.IdempotencyKeys, e.IdempotencyKey)
 		rows.TraceContexts = append(rows.TraceContexts, e.TraceContext)
 	}
-	ids, err := p.insert(ctx, rows)
+	ids, err := p.queries.PublishRows(ctx, rows)
+	p.log(ctx, envelopes, ids...)
+	return n, err
+}
+
+// one publishes one event, by a function that is faster for it.
+func (p *Publisher) one(ctx context.Context, e events.Envelope, now, availableAt time.Time) (uuid.UUID, error) {
+	return p.queries.Publish(ctx, coredb.PublishParams{
+		EventID: uuid.NullUUID{UUID: e.EventID, Valid: e.EventID != uuid.Nil}, OccurredAt: occurredAt(e, now),
+		EventType: e.EventType, Source: string(e.Source), Payload: e.Payload, EventVersion: int32(e.EventVersion),
+		Target: string(e.Target), WorkspaceID: e.WorkspaceID, IdempotencyKey: e.IdempotencyKey,
+		TraceContext: e.TraceContext, AvailableAt: availableAt, Generation: int64(p.shared.Generation),
+	})
+}
+
+func occurredAt(e events.Envelope, now time.Time) time.Time {
+	if e.OccurredAt.IsZero() {
+		return now
+	}
+	return e.OccurredAt
+}
+
+// log logs the first of the events, which have been inserted with these ids.
+func (p *Publisher) log(ctx context.Context, envelopes []events.Envelope, ids ...uuid.UUID) {
+	if !p.shared.Log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
 	for i, id := range ids {
 		e := envelopes[i]
 		p.shared.Log.DebugContext(ctx, "event published", pgtx.LogEventID, id, pgtx.LogEventType, e.EventType,
 			pgtx.LogSource, e.Source, pgtx.LogTarget, e.Target, pgtx.LogWorkspaceID, pgtx.WorkspaceText(e.WorkspaceID))
 	}
-	return len(ids), err
-}
-
-// insert calls the function for one event, which is faster then, or the one for many.
-func (p *Publisher) insert(ctx context.Context, rows coredb.PublishRowsParams) ([]uuid.UUID, error) {
-	if len(rows.EventIds) > 1 {
-		return p.queries.PublishRows(ctx, rows)
-	}
-	nullable := func(id uuid.UUID) uuid.NullUUID { return uuid.NullUUID{UUID: id, Valid: id != uuid.Nil} }
-	id, err := p.queries.Publish(ctx, coredb.PublishParams{
-		EventID: nullable(rows.EventIds[0]), OccurredAt: rows.OccurredAt[0], EventType: rows.EventTypes[0],
-		Source: rows.Sources[0], Payload: rows.Payloads[0], EventVersion: rows.EventVersions[0],
-		Target: rows.Targets[0], WorkspaceID: nullable(rows.WorkspaceIds[0]), IdempotencyKey: rows.IdempotencyKeys[0],
-		TraceContext: rows.TraceContexts[0], AvailableAt: rows.AvailableAt, Generation: rows.Generation,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return []uuid.UUID{id}, nil
 }
 
 // at names the event of a Publish that err is about.
