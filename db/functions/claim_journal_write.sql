@@ -9,7 +9,7 @@ begin
   v_unused := set_config('synchronous_commit', 'off', true);
   insert into core.claim_journal as j (worker_id, event_type, runner, ids)
   select p_worker, p_event_type, p_runner, p_ids
-  -- not if it arrives after the worker has ended
+  -- a statement that its sender has given up may arrive after the worker has ended
   where exists (select from core.workers w where w.worker_id = p_worker)
   on conflict (worker_id, event_type, runner) do update
   set ids = p_ids, claimed_at = clock_timestamp();

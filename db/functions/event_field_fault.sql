@@ -1,11 +1,11 @@
--- core.event_field_fault(p_field, p_value) says what is wrong with a field of an event in core.outbox_publish_many's
--- argument that could not be cast to the type of its parameter, or is unknown; null if nothing is.
+-- core.event_field_fault(p_field, p_value) says why a field of an event in core.outbox_publish_many's argument cannot
+-- be cast to the type of its parameter: what it must be, or 'unknown' of an unknown field. Null if it can.
 create function core.event_field_fault(p_field text, p_value jsonb) returns text language sql immutable as $$
   select case
     when p_field = 'payload' then null
     when p_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
       'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class')
-      then 'an event has a field that is unknown'
+      then 'unknown'
     when p_value = 'null' then null
     when p_field in ('event_version', 'generation') then
       case when jsonb_typeof(p_value) = 'number' and (p_value #>> '{}' ~ '^-?[0-9]{1,9}$'

@@ -1,13 +1,14 @@
 -- core.outbox_check(...) refuses an event that core.outbox_publish_event or core.outbox_publish_rows may not publish:
 -- it says what is wrong. They call it for events that core.publishable does not take at once. Returns true for an event
 -- that is right all the same, and warns once in a transaction that its type is deprecated. p_position is its place in
--- the call, null for a single event; the rest are the parameters of those functions.
+-- the call, null for a single event. p_found: the caller has found its type, its generation and the right to publish;
+-- what comes in between is refused as a conflict (40001). The rest are the parameters of those functions.
 --
 -- Refusals: see core.refuse. The codes and the wording are those of events.Refusal in Go (internal/core/events).
 -- Reads core.event_types, core.publisher_sources, core.deployments and core.outbox. It runs as the owner and with the
 -- search_path that its callers, which are definers, have set.
-create function core.outbox_check(p_position integer, p_invoker name, p_event_id uuid, p_occurred_at timestamptz,
-  p_event_type text, p_source text, p_payload jsonb, p_event_version integer, p_target text,
+create function core.outbox_check(p_position integer, p_invoker name, p_found boolean, p_event_id uuid,
+  p_occurred_at timestamptz, p_event_type text, p_source text, p_payload jsonb, p_event_version integer, p_target text,
   p_workspace_id uuid, p_idempotency_key text, p_trace_context text, p_available_at timestamptz, p_generation bigint,
   p_class text, p_content_class text) returns boolean language plpgsql volatile as $$
 declare
@@ -184,6 +185,10 @@ begin
     v_unused := set_config('spectral.deprecated_' || md5(p_event_type), 'y', true); -- once in a transaction
     raise warning 'event_type: % is deprecated and will be refused from % on', p_event_type, v_type.deadline
       using hint = 'publish ' || v_type.successor;
+  end if;
+  if not p_found then
+    raise exception 'the event type, the generation or the right to publish came while this call was running'
+      using errcode = 'serialization_failure', hint = 'repeat the transaction';
   end if;
   return true;
 end

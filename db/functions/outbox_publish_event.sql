@@ -30,26 +30,24 @@ begin
   -- time knows that rows stamped before that time have lower ids, and so when all of them are visible or gone
   -- (core.outbox_watermark).
   v_xid := pg_current_xact_id();
-  loop
-    -- one query for everything: a second one would cost as much again
-    select t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
-      t.deadline, d.generation
-    into v_class, v_content_class, v_consumed, v_payload_fault, v_deadline, v_generation
-    from core.event_types t
-    join core.deployments d on d.generation = coalesce(p_generation,
-        (select max(l.generation) from core.deployments l where l.status = 'live'))
-      and d.status <> 'retired' and d.closed_at is null
-    join core.publisher_sources s on s.source = t.source
-      and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')
-    where t.event_type = p_event_type and t.event_version = p_event_version and t.source = p_source;
-    exit when p_event_id is null and v_generation is not null and core.publishable(p_event_id, p_occurred_at, p_payload,
-      v_text, p_target, p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_class, p_content_class,
-      v_payload_fault, v_deadline);
-    perform core.outbox_check(null, v_invoker, p_event_id, p_occurred_at, p_event_type, p_source, p_payload,
-      p_event_version, p_target, p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_generation,
-      p_class, p_content_class);
-    exit when v_generation is not null; -- otherwise what was missing has just come
-  end loop;
+  -- one query for everything: a second one would cost as much again
+  select t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
+    t.deadline, d.generation
+  into v_class, v_content_class, v_consumed, v_payload_fault, v_deadline, v_generation
+  from core.event_types t
+  join core.deployments d on d.generation = coalesce(p_generation,
+      (select max(l.generation) from core.deployments l where l.status = 'live'))
+    and d.status <> 'retired' and d.closed_at is null
+  join core.publisher_sources s on s.source = t.source
+    and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')
+  where t.event_type = p_event_type and t.event_version = p_event_version and t.source = p_source;
+  if p_event_id is not null or v_generation is null or core.publishable(p_event_id, p_occurred_at, p_payload, v_text,
+    p_target, p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_class, p_content_class,
+    v_payload_fault, v_deadline) is not true then
+    perform core.outbox_check(null, v_invoker, v_generation is not null, p_event_id, p_occurred_at, p_event_type,
+      p_source, p_payload, p_event_version, p_target, p_workspace_id, p_idempotency_key, p_trace_context,
+      p_available_at, p_generation, p_class, p_content_class);
+  end if;
   -- a snapshot from before the generation was closed shows it open for as long as the transaction lasts: the lock is
   -- refused then (40001), and otherwise keeps it open until the end. Not at READ COMMITTED, whose producers would all
   -- write one row.

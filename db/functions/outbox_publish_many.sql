@@ -1,8 +1,9 @@
 -- core.outbox_publish_many(p_events) publishes a JSON array of events in the caller's transaction,
 -- all or none, and returns their ids in order. An element has the parameters of
 -- core.outbox_publish as fields, without p_, and may bring its own event_id and occurred_at; an
--- unknown field is refused (SP021). One jsonb argument, so that a later field changes no
--- signature that an older build calls. Writes core.outbox.
+-- unknown field is refused (SP021). Malformed fields of any event are refused first, then two events of one id (SP020),
+-- then the other faults in the order of the events. One jsonb argument, so that a later field changes no signature.
+-- Writes core.outbox.
 create function core.outbox_publish_many(p_events jsonb) returns uuid[]
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp
 set plan_cache_mode = force_generic_plan as $$
@@ -18,19 +19,21 @@ begin
   end if;
   select x.fault, x.field, x.value, x.place into v_fault, v_field, v_value, v_place
   from (select e.place, f.field, coalesce(f.value, e.event) as value,
-      case when jsonb_typeof(e.event) <> 'object' then 'an event must be a JSON object'
+      case when jsonb_typeof(e.event) <> 'object' then 'no object'
         else core.event_field_fault(f.field, f.value) end as fault
     from jsonb_array_elements(p_events) with ordinality as e(event, place)
     left join jsonb_each(case jsonb_typeof(e.event) when 'object' then e.event else '{}' end) as f(field, value) on true
     offset 0) as x
   where x.fault is not null limit 1;
-  if found then
-    perform core.refuse('SP021', case when v_fault like 'an event %' then 'p_events' else v_field end, v_fault,
-      case when v_fault like '% unknown' then core.shown(to_jsonb(v_field)) else core.shown(v_value) end,
-      case when v_field is null then 'like {"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}'
-        when v_fault like '% unknown' then
-          'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at'
-        else 'core.outbox_publish shows the type of each parameter: \df core.outbox_publish' end, v_place);
+  if v_fault = 'no object' then
+    perform core.refuse('SP021', 'p_events', 'an event must be a JSON object', core.shown(v_value),
+      'like {"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}', v_place);
+  elsif v_fault = 'unknown' then
+    perform core.refuse('SP021', 'p_events', 'an event has a field that is unknown', core.shown(to_jsonb(v_field)),
+      'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at', v_place);
+  elsif v_fault is not null then
+    perform core.refuse('SP021', v_field, v_fault, core.shown(v_value),
+      'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_place);
   end if;
   return (select core.outbox_publish_rows(array_agg(e.event_id), array_agg(e.occurred_at),
       coalesce(array_agg(e.event_type), '{}'), array_agg(e.source), array_agg(e.payload),

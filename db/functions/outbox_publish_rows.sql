@@ -63,7 +63,8 @@ begin
       e.now, greatest(e.available_at, e.now),
       case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else e.now end
     from (select u.*, u.payload::text as payload_text,
-        v_now + u.place * interval '1 microsecond' as now -- in the order of the call; it takes longer than that
+        -- in the order of the call; inserting a row takes longer, so none is ahead of the clock for long
+        v_now + u.place * interval '1 microsecond' as now
       from unnest(p_event_ids, p_occurred_at, p_event_types, p_sources, p_payloads, p_event_versions, p_targets,
         p_workspace_ids, p_idempotency_keys, p_trace_contexts, p_available_at, p_generations, p_classes,
         p_content_classes) with ordinality as u(event_id, occurred_at, event_type, source, payload, event_version,
@@ -78,8 +79,9 @@ begin
           where o.id = e.event_id and (o.source <> e.source or o.workspace_id is distinct from e.workspace_id)))
         and core.publishable(e.event_id, e.occurred_at, e.payload, e.payload_text, e.target, e.workspace_id,
           e.idempotency_key, e.trace_context, e.available_at, e.class, e.content_class, t.payload_fault, t.deadline)
-      or core.outbox_check(e.place::integer, v_invoker, e.event_id, e.occurred_at,
-        e.event_type, e.source, e.payload, e.event_version, e.target, e.workspace_id, e.idempotency_key,
+      or core.outbox_check(e.place::integer, v_invoker,
+        t.event_type is not null and d.generation is not null and e.source = any (v_sources), e.event_id,
+        e.occurred_at, e.event_type, e.source, e.payload, e.event_version, e.target, e.workspace_id, e.idempotency_key,
         e.trace_context, e.available_at, e.generation, e.class, e.content_class)
     returning channel)
   select count(*), array_agg(distinct i.channel) into v_published, v_channels from inserted i;

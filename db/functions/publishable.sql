@@ -14,7 +14,7 @@ language sql volatile as $$
     and (octet_length(p_text) <= 64 or octet_length(p_text) - octet_length(translate(p_text, '{[', '')) <= 64)
     and (octet_length(p_text) <= 309 or p_text !~ '[0-9.]{255}[0-9.]{54}')
     and (p_payload_fault is null or not jsonb_path_exists(p_payload, p_payload_fault)
-      and p_text !~ '[0-9][.]0*[],}]')
+      and (strpos(p_text, '.0') = 0 or p_text !~ '[0-9][.]0*[],}]'))
     and (p_target in ('platform', 'worlds', 'core')) is not false
     and (p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff')) is not true
     and (octet_length(p_idempotency_key) between 1 and 512 and p_idempotency_key ~ '[!-~]') is not false

@@ -120,9 +120,11 @@ create table core.outbox (
   undiscarded_at timestamptz null,
   deleted_at timestamptz null,
   constraint outbox_pk primary key (id, occurred_at),
-  -- Only these two, against writes around the functions: Postgres parses all CHECKs of a table for each statement.
+  -- Only these: Postgres parses all CHECKs of a table for each statement. The first two guard against writes around the
+  -- functions, the third against a worker's login.
   constraint outbox_content_class_known check (content_class in ('operational', 'workspace')),
-  constraint outbox_status_known check (status in ('pending', 'in_flight', 'delivered', 'failed'))
+  constraint outbox_status_known check (status in ('pending', 'in_flight', 'delivered', 'failed')),
+  constraint outbox_handler_failures_object check (jsonb_typeof(handler_failures) = 'object')
 ) with (
   -- rows are updated once or twice and swept in batches: vacuum by count, not by share of a big table
   autovacuum_vacuum_scale_factor = 0.01,

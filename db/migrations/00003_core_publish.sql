@@ -124,7 +124,7 @@ language sql volatile as $$
     and (octet_length(p_text) <= 64 or octet_length(p_text) - octet_length(translate(p_text, '{[', '')) <= 64)
     and (octet_length(p_text) <= 309 or p_text !~ '[0-9.]{255}[0-9.]{54}')
     and (p_payload_fault is null or not jsonb_path_exists(p_payload, p_payload_fault)
-      and p_text !~ '[0-9][.]0*[],}]')
+      and (strpos(p_text, '.0') = 0 or p_text !~ '[0-9][.]0*[],}]'))
     and (p_target in ('platform', 'worlds', 'core')) is not false
     and (p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff')) is not true
     and (octet_length(p_idempotency_key) between 1 and 512 and p_idempotency_key ~ '[!-~]') is not false
@@ -135,8 +135,8 @@ language sql volatile as $$
     and (p_content_class in ('operational', 'workspace')) is not false
     and p_deadline is null
 $$;
-create function core.outbox_check(p_position integer, p_invoker name, p_event_id uuid, p_occurred_at timestamptz,
-  p_event_type text, p_source text, p_payload jsonb, p_event_version integer, p_target text,
+create function core.outbox_check(p_position integer, p_invoker name, p_found boolean, p_event_id uuid,
+  p_occurred_at timestamptz, p_event_type text, p_source text, p_payload jsonb, p_event_version integer, p_target text,
   p_workspace_id uuid, p_idempotency_key text, p_trace_context text, p_available_at timestamptz, p_generation bigint,
   p_class text, p_content_class text) returns boolean language plpgsql volatile as $$
 declare
@@ -307,6 +307,10 @@ begin
     raise warning 'event_type: % is deprecated and will be refused from % on', p_event_type, v_type.deadline
       using hint = 'publish ' || v_type.successor;
   end if;
+  if not p_found then
+    raise exception 'the event type, the generation or the right to publish came while this call was running'
+      using errcode = 'serialization_failure', hint = 'repeat the transaction';
+  end if;
   return true;
 end
 $$;
@@ -333,25 +337,23 @@ declare
   v_now timestamptz;
 begin
   v_xid := pg_current_xact_id();
-  loop
-    select t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
-      t.deadline, d.generation
-    into v_class, v_content_class, v_consumed, v_payload_fault, v_deadline, v_generation
-    from core.event_types t
-    join core.deployments d on d.generation = coalesce(p_generation,
-        (select max(l.generation) from core.deployments l where l.status = 'live'))
-      and d.status <> 'retired' and d.closed_at is null
-    join core.publisher_sources s on s.source = t.source
-      and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')
-    where t.event_type = p_event_type and t.event_version = p_event_version and t.source = p_source;
-    exit when p_event_id is null and v_generation is not null and core.publishable(p_event_id, p_occurred_at, p_payload,
-      v_text, p_target, p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_class, p_content_class,
-      v_payload_fault, v_deadline);
-    perform core.outbox_check(null, v_invoker, p_event_id, p_occurred_at, p_event_type, p_source, p_payload,
-      p_event_version, p_target, p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_generation,
-      p_class, p_content_class);
-    exit when v_generation is not null; -- otherwise what was missing has just come
-  end loop;
+  select t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
+    t.deadline, d.generation
+  into v_class, v_content_class, v_consumed, v_payload_fault, v_deadline, v_generation
+  from core.event_types t
+  join core.deployments d on d.generation = coalesce(p_generation,
+      (select max(l.generation) from core.deployments l where l.status = 'live'))
+    and d.status <> 'retired' and d.closed_at is null
+  join core.publisher_sources s on s.source = t.source
+    and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')
+  where t.event_type = p_event_type and t.event_version = p_event_version and t.source = p_source;
+  if p_event_id is not null or v_generation is null or core.publishable(p_event_id, p_occurred_at, p_payload, v_text,
+    p_target, p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_class, p_content_class,
+    v_payload_fault, v_deadline) is not true then
+    perform core.outbox_check(null, v_invoker, v_generation is not null, p_event_id, p_occurred_at, p_event_type,
+      p_source, p_payload, p_event_version, p_target, p_workspace_id, p_idempotency_key, p_trace_context,
+      p_available_at, p_generation, p_class, p_content_class);
+  end if;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform from core.deployments d where d.generation = v_generation for share;
   end if;
@@ -447,7 +449,7 @@ begin
       e.now, greatest(e.available_at, e.now),
       case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else e.now end
     from (select u.*, u.payload::text as payload_text,
-        v_now + u.place * interval '1 microsecond' as now -- in the order of the call; it takes longer than that
+        v_now + u.place * interval '1 microsecond' as now
       from unnest(p_event_ids, p_occurred_at, p_event_types, p_sources, p_payloads, p_event_versions, p_targets,
         p_workspace_ids, p_idempotency_keys, p_trace_contexts, p_available_at, p_generations, p_classes,
         p_content_classes) with ordinality as u(event_id, occurred_at, event_type, source, payload, event_version,
@@ -462,8 +464,9 @@ begin
           where o.id = e.event_id and (o.source <> e.source or o.workspace_id is distinct from e.workspace_id)))
         and core.publishable(e.event_id, e.occurred_at, e.payload, e.payload_text, e.target, e.workspace_id,
           e.idempotency_key, e.trace_context, e.available_at, e.class, e.content_class, t.payload_fault, t.deadline)
-      or core.outbox_check(e.place::integer, v_invoker, e.event_id, e.occurred_at,
-        e.event_type, e.source, e.payload, e.event_version, e.target, e.workspace_id, e.idempotency_key,
+      or core.outbox_check(e.place::integer, v_invoker,
+        t.event_type is not null and d.generation is not null and e.source = any (v_sources), e.event_id,
+        e.occurred_at, e.event_type, e.source, e.payload, e.event_version, e.target, e.workspace_id, e.idempotency_key,
         e.trace_context, e.available_at, e.generation, e.class, e.content_class)
     returning channel)
   select count(*), array_agg(distinct i.channel) into v_published, v_channels from inserted i;
@@ -487,7 +490,7 @@ create function core.event_field_fault(p_field text, p_value jsonb) returns text
     when p_field = 'payload' then null
     when p_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
       'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class')
-      then 'an event has a field that is unknown'
+      then 'unknown'
     when p_value = 'null' then null
     when p_field in ('event_version', 'generation') then
       case when jsonb_typeof(p_value) = 'number' and (p_value #>> '{}' ~ '^-?[0-9]{1,9}$'
@@ -521,19 +524,21 @@ begin
   end if;
   select x.fault, x.field, x.value, x.place into v_fault, v_field, v_value, v_place
   from (select e.place, f.field, coalesce(f.value, e.event) as value,
-      case when jsonb_typeof(e.event) <> 'object' then 'an event must be a JSON object'
+      case when jsonb_typeof(e.event) <> 'object' then 'no object'
         else core.event_field_fault(f.field, f.value) end as fault
     from jsonb_array_elements(p_events) with ordinality as e(event, place)
     left join jsonb_each(case jsonb_typeof(e.event) when 'object' then e.event else '{}' end) as f(field, value) on true
     offset 0) as x
   where x.fault is not null limit 1;
-  if found then
-    perform core.refuse('SP021', case when v_fault like 'an event %' then 'p_events' else v_field end, v_fault,
-      case when v_fault like '% unknown' then core.shown(to_jsonb(v_field)) else core.shown(v_value) end,
-      case when v_field is null then 'like {"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}'
-        when v_fault like '% unknown' then
-          'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at'
-        else 'core.outbox_publish shows the type of each parameter: \df core.outbox_publish' end, v_place);
+  if v_fault = 'no object' then
+    perform core.refuse('SP021', 'p_events', 'an event must be a JSON object', core.shown(v_value),
+      'like {"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}', v_place);
+  elsif v_fault = 'unknown' then
+    perform core.refuse('SP021', 'p_events', 'an event has a field that is unknown', core.shown(to_jsonb(v_field)),
+      'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at', v_place);
+  elsif v_fault is not null then
+    perform core.refuse('SP021', v_field, v_fault, core.shown(v_value),
+      'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_place);
   end if;
   return (select core.outbox_publish_rows(array_agg(e.event_id), array_agg(e.occurred_at),
       coalesce(array_agg(e.event_type), '{}'), array_agg(e.source), array_agg(e.payload),

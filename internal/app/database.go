@@ -68,7 +68,7 @@ func inspect(ctx context.Context, variable, url string, check func(context.Conte
 		if err := checkVersion(conn); err != nil {
 			return err
 		}
-		tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + pgtx.Unbounded(conn.PgConn())})
+		tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + pgtx.Unbounded("set local", conn.PgConn())})
 		if err != nil {
 			return fmt.Errorf("begin: %w", err)
 		}

@@ -121,9 +121,9 @@ type Registration struct {
 	// Timeout of one call; zero means [DefaultHandlerTimeout], or [DefaultExecutionTimeout] for an Executor, which is
 	// cancelled then even if its lease is renewed.
 	Timeout time.Duration
-	// EffectKey names the payload field by which the handler finds the rows that it writes, such as card_id. In every
-	// process, batches are then handled in the order of workspace and key, so that no two lock the same rows in opposite
-	// orders. It promises no order of events. Empty: batches are handled as they were claimed.
+	// EffectKey names the top-level payload field that identifies the row that the handler writes, such as card_id.
+	// Batches are then handled in the order of workspace and key in every process, so that no two lock these rows in
+	// opposite orders. It promises no order of events.
 	EffectKey string
 	// ActsOutside says that the handler has effects outside its transaction, which a rolled back
 	// batch would repeat: it is never batched.
@@ -182,6 +182,7 @@ func (r Registration) Validate(mode Mode) error {
 	if kinds == 1 {
 		f.require(mode != Leased || r.Executor != nil, "a leased consumer takes an Executor")
 		f.require(mode != RowLocked || r.Executor == nil, "an Executor needs a leased consumer")
+		f.require(r.EffectKey == "" || r.Executor == nil, "EffectKey is for row-locked handlers")
 	}
 	f.require(r.Timeout >= 0, "timeout is negative")
 	if err := r.RetryPolicy().Validate(); err != nil {

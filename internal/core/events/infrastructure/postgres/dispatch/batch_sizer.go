@@ -7,11 +7,12 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// fullClaim is from how many bytes on a claim of few rows may have left others, because SQL measures them as jsonb.
-const fullClaim = BatchBytes / 16
-
 // BatchBytes is how many bytes of payloads a batch should have at most: they are all in memory.
 const BatchBytes = 16 << 20
+
+// stoppedClaim is how many bytes of payload a claim has at least if it may have stopped before its limit of rows: SQL
+// stops at BatchBytes of jsonb, which may be much larger than its text.
+const stoppedClaim = BatchBytes / 16
 
 // batchSizer decides how many rows a claim takes and how many runners a consumer has. Guarded by the dispatcher's lock.
 type batchSizer struct {

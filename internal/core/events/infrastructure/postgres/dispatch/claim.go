@@ -180,7 +180,7 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 }
 
 // byWorkspace groups the envelopes of the wanted rows by workspace. Groups, and the envelopes of each, are in the order
-// of the rows; or, if r names the keys of its effects, of workspaces and keys.
+// of the rows, or, with an EffectKey, in the order of workspaces and keys.
 func byWorkspace(r events.Registration, rows []Row, wanted func(i int) bool) (groups [][]events.Envelope) {
 	place := make(map[uuid.NullUUID]int)
 	for n, row := range rows {

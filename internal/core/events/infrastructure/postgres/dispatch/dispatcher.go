@@ -9,7 +9,8 @@ import (
 )
 
 // dispatcher dispatches a consumer's events in row-locked mode. Each wake and each full claim adds a runner, up to the
-// subscription's concurrency; a runner claims until nothing is left.
+// subscription's concurrency; a runner claims until a claim returns fewer rows
+// than it may.
 type dispatcher struct {
 	consumer *Consumer
 
@@ -123,11 +124,12 @@ func (d *dispatcher) adjust(how claim, r claimResult, took time.Duration) (empti
 		c.Recheck.Begin()
 	}
 	d.sizer.adjust(r, how.limit, took)
-	if r.rows > 0 {
-		return r.rows < how.limit && r.left == 0 && r.payload < fullClaim && c.Recheck <= 0, false
+	if r.rows == 0 {
+		recheck = c.Recheck.Next()
+		return !recheck, recheck
 	}
-	recheck = c.Recheck.Next()
-	return !recheck, recheck
+	// all that was due, unless rows are to run again, the size stopped the claim, or a lost backend may hold some
+	return r.rows < how.limit && r.left == 0 && r.payload < stoppedClaim && c.Recheck <= 0, false
 }
 
 // interrupted takes in a claim that failed: the connection may be lost, or the batch too large for the server.

@@ -32,7 +32,7 @@ type Tx struct {
 	dirty    bool               // a handler left session state: the connection is closed at the end
 	left     pgtx.StatementKind // what the last handler left in the transaction
 
-	workspace uuid.NullUUID // that is set
+	workspace uuid.NullUUID // the current one
 }
 
 // Begin begins a transaction of c as the worker role. Entry is nil where nothing is claimed.
@@ -41,7 +41,8 @@ func Begin(ctx context.Context, c *Consumer, entry *journal.Entry) (*Tx, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Tx{Queries: coredb.New(tx), consumer: c, entry: entry, conn: conn, tx: tx}, nil
+	return &Tx{Queries: coredb.New(tx), consumer: c, entry: entry, conn: conn, tx: tx,
+		workspace: pgtx.UnknownWorkspace}, nil
 }
 
 // End rolls back what is not committed and gives the connection back. It clears the journal entry first: rows that are
@@ -150,9 +151,9 @@ func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
 // As sets the role and workspace for the statements that follow. After a handler that left session state it sets the
 // transaction's own settings again: what the handler set must not decide how its row is settled.
 func (t *Tx) As(ctx context.Context, role string, workspace uuid.NullUUID) error {
-	sql := pgtx.ActAs(role, workspace, t.workspace)
+	sql := pgtx.ChangeRole(role, workspace, t.workspace)
 	if t.left != pgtx.Plain {
-		sql = pgtx.OwnSettings(t.conn.Conn().PgConn(), t.consumer.idleTimeout()) +
+		sql = pgtx.OwnSettings("set local", t.conn.Conn().PgConn(), t.consumer.idleTimeout()) +
 			"set local client_encoding = 'UTF8'; " + pgtx.RoleSettings(role, workspace)
 	}
 	if err := t.Exec(ctx, sql); err != nil {

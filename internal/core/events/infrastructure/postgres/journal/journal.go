@@ -33,7 +33,7 @@ type Journal struct {
 	CrashSlot  CrashSlot
 
 	pool     *pgxpool.Pool
-	direct   bool            // its sessions are of the worker role
+	direct   bool            // its sessions have the worker role: one statement needs no transaction
 	handlers json.RawMessage // by event type
 	// registered: without a session whose end other workers see, an entry would tell them that this worker is dead
 	registered atomic.Bool
@@ -49,7 +49,7 @@ func Open(pool *pgxpool.Pool, worker uuid.UUID, generation events.Generation, na
 	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
 	}
-	direct := pgtx.StayAs(config.ConnConfig, pgtx.WorkerRole)
+	direct := pgtx.SetSessionRole(config.ConnConfig, pgtx.WorkerRole)
 	own, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
@@ -178,6 +178,8 @@ func (e *Entry) Write(ctx context.Context, ids []uuid.UUID) error {
 		return nil
 	}
 	e.Stale = true
+	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
 	write := func(db coredb.DBTX) error {
 		return coredb.New(db).WriteJournal(ctx, coredb.WriteJournalParams{
 			Worker: e.journal.Worker, EventType: e.eventType, Runner: int32(e.runner), Ids: ids, //nolint:gosec // few runners
@@ -185,9 +187,6 @@ func (e *Entry) Write(ctx context.Context, ids []uuid.UUID) error {
 	}
 	var err error
 	if e.journal.direct { // one round trip instead of three
-		writing, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
-		defer cancel()
-		ctx = writing
 		err = write(e.journal.pool)
 	} else {
 		err = e.journal.InTx(ctx, func(tx pgx.Tx) error { return write(tx) })

@@ -29,12 +29,18 @@ func ContextRole(s events.Scope) (string, error) {
 	}
 }
 
-// NoWorkspace is the workspace of a transaction that sees no workspace's rows.
-var NoWorkspace uuid.NullUUID
+var (
+	// NoWorkspace is the workspace of a transaction that sees no workspace's rows.
+	NoWorkspace uuid.NullUUID
+	// UnknownWorkspace is the current workspace at the start of a transaction: a function that a handler called may have
+	// set another for the session.
+	UnknownWorkspace = uuid.NullUUID{UUID: uuid.Max}
+)
 
 // Begin takes a connection of pool within StatementTimeout (handlers that want a second one may have emptied the pool),
 // and begins a transaction on it in one round trip. The server ends the transaction when it waits for a statement for
-// longer than idle. Begin sets what a default of the login or the database could change: a higher isolation level would
+// longer than idle. The transaction has no setting that a default of the login or the database could change; a direct
+// connection got most of them when it was opened: a higher isolation level would
 // raise 40001 in the dedup insert, row_security off would make every policy an error, and a timeout meant for people
 // would end handlers. The caller releases the connection.
 //
@@ -52,12 +58,16 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.
 	defer cancel()
 	begin := "begin isolation level read committed read write; "
 	if pg := conn.Conn().PgConn(); pg.CustomData()[sessionIsSet] == nil {
-		begin += OwnSettings(pg, idle) + RoleSettings(role, workspace)
+		begin += OwnSettings("set local", pg, idle) + RoleSettings(role, workspace)
 	} else {
 		if idle != IdleTimeout {
 			begin += idleSettings("set local", idle)
 		}
-		begin += ActAs(role, workspace, NoWorkspace)
+		before := UnknownWorkspace
+		if role == WorkerRole { // which no policy is about
+			before = workspace
+		}
+		begin += ChangeRole(role, workspace, before)
 	}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	if err == nil {
@@ -74,24 +84,24 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.
 
 // OwnSettings returns the statements, each with its semicolon, that make a transaction independent of the settings of
 // the login and the database.
-func OwnSettings(conn *pgconn.PgConn, idle time.Duration) string {
-	return settings("set local", conn, idle)
+func OwnSettings(set string, conn *pgconn.PgConn, idle time.Duration) string {
+	return set + " row_security = on; " + Unbounded(set, conn) + idleSettings(set, idle)
 }
 
 // sessionIsSet marks a connection whose session has the settings of all transactions.
 const sessionIsSet = "spectral: session is set"
 
 // setSession sets in the session of a direct connection what [Begin] would set in each transaction. A handler that
-// changes it has its connection closed.
+// changes it has its connection closed. The defaults of transactions are for single statements, such as the journal's.
 func setSession(ctx context.Context, conn *pgconn.PgConn) error {
 	conn.CustomData()[sessionIsSet] = true
-	return conn.Exec(ctx, settings("set", conn, IdleTimeout)+"set search_path = ''; set spectral.workspace_id = ''; "+
+	return conn.Exec(ctx, OwnSettings("set", conn, IdleTimeout)+"set search_path = ''; set spectral.workspace_id = ''; "+
 		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'").Close()
 }
 
-// StayAs has the sessions of config act as role outside transactions too. It reports whether it could: not through a
-// pooler.
-func StayAs(config *pgx.ConnConfig, role string) bool {
+// SetSessionRole makes the sessions of config act as role outside transactions too, and reports true. For a config that
+// may lead through a pooler, which has no AfterConnect, it does nothing.
+func SetSessionRole(config *pgx.ConnConfig, role string) bool {
 	set := config.AfterConnect
 	if set == nil {
 		return false
@@ -105,10 +115,6 @@ func StayAs(config *pgx.ConnConfig, role string) bool {
 	return true
 }
 
-func settings(set string, conn *pgconn.PgConn, idle time.Duration) string {
-	return set + " row_security = on; " + unbounded(set, conn) + idleSettings(set, idle)
-}
-
 func idleSettings(set string, idle time.Duration) string {
 	return fmt.Sprintf("%s idle_in_transaction_session_timeout = %d; %[1]s tcp_user_timeout = %[2]d; ", set,
 		idle.Milliseconds())
@@ -116,9 +122,7 @@ func idleSettings(set string, idle time.Duration) string {
 
 // Unbounded returns the statements, each with its semicolon, that let a transaction and its waits take as long as its
 // caller's context lasts, whatever the login or the database has set.
-func Unbounded(conn *pgconn.PgConn) string { return unbounded("set local", conn) }
-
-func unbounded(set string, conn *pgconn.PgConn) string {
+func Unbounded(set string, conn *pgconn.PgConn) string {
 	return fmt.Sprintf("%s statement_timeout = 0; %[1]s lock_timeout = 0; ", set) + NoTransactionTimeout(set, conn)
 }
 
@@ -139,8 +143,9 @@ func RoleSettings(role string, workspace uuid.NullUUID) string {
 	return "set local search_path = ''; " + setRole(role) + "; " + setWorkspace(workspace)
 }
 
-// ActAs is RoleSettings where the search_path is set, and workspace was before.
-func ActAs(role string, workspace, before uuid.NullUUID) string {
+// ChangeRole returns the statements that set the role, and the workspace if it is not the current one already. The
+// search_path must be set.
+func ChangeRole(role string, workspace, before uuid.NullUUID) string {
 	if workspace == before {
 		return setRole(role)
 	}

@@ -33,7 +33,7 @@ func DirectConfig(url string) (*pgx.ConnConfig, error) {
 // PoolConfig returns the configuration of a pool that serves so many consumer runners at once. A pool_max_conns in url
 // takes precedence. Where url may lead through a pooler, transactions set what they need themselves, and statements are
 // not prepared unless url says how they run; otherwise each session is set up once.
-func PoolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
+func PoolConfig(url string, runners int, throughPooler bool) (*pgxpool.Config, error) {
 	config, err := parse(url, pgxpool.ParseConfig)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func PoolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
 	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: CancelTimeout}
 	}
-	if !pooled {
+	if !throughPooler {
 		config.ConnConfig.AfterConnect = setSession
 	} else if !strings.Contains(url, "default_query_exec_mode") {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe

@@ -139,7 +139,7 @@ func Answered(err error) bool {
 	return ok && pg.SeverityUnlocalized != "FATAL"
 }
 
-// MaxErrorBytes is what core.outbox.last_error holds.
+// MaxErrorBytes is how much of an error core.error_text keeps whole.
 const MaxErrorBytes = 8192
 
 // CleanText makes s storable: no NUL, valid UTF-8, at most limit bytes.

@@ -69,7 +69,7 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 	for published := 0; published < len(envelopes); {
 		n, err := p.call(ctx, envelopes[published:], now)
 		if err != nil {
-			return placed(fmt.Errorf("publish: %w", err), published, envelopes)
+			return placed(fmt.Errorf("publish: %w", err), published, n, envelopes)
 		}
 		published += n
 	}
@@ -80,7 +80,7 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 	return nil
 }
 
-// call publishes as many of the events as one call takes, and returns how many.
+// call publishes as many of the events as one call takes, and returns how many those are, even if it fails.
 func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, now time.Time) (int, error) {
 	availableAt := now.AddDate(-1, 0, 0) // a time long past means now, and might be a year that SQL cannot read
 	if t := p.options.AvailableAt; t.After(availableAt) {
@@ -155,21 +155,22 @@ func at(i, of int, err error) error {
 	return fmt.Errorf("event %d of %d: %w", i+1, of, err)
 }
 
-// placed translates an error of a call, and names the event that it is about. The database counts within its call,
-// which came after so many others, and does not say which event of one it is.
-func placed(err error, before int, envelopes []events.Envelope) error {
+// placed translates the error of a call of n events, which came after others, and names the event that it is about if
+// that is known: the database gives the place of a refused event in its call, unless it is the only one.
+func placed(err error, before, n int, envelopes []events.Envelope) error {
 	translated := refusal(err)
 	r, refused := errors.AsType[*events.Refusal](translated)
 	if !refused {
 		return translated
 	}
-	n, pg := 1, &pgconn.PgError{}
-	errors.As(err, &pg)
-	if _, err := fmt.Sscanf(pg.Detail, "event %d of the call", &n); err != nil && before+1 < len(envelopes) {
-		return translated
+	place := 1
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && n > 1 {
+		if _, err := fmt.Sscanf(pg.Detail, "event %d of the call", &place); err != nil {
+			return translated
+		}
 	}
-	r.EventType = envelopes[before+n-1].EventType
-	return at(before+n-1, len(envelopes), translated)
+	r.EventType = envelopes[before+place-1].EventType
+	return at(before+place-1, len(envelopes), translated)
 }
 
 // refusal translates an error of the publishing functions.
