@@ -329,13 +329,7 @@ func TestRetireRacesPublishers(t *testing.T) {
 // A publisher that has checked the generation, and not inserted its row yet, is waited for.
 func TestRetireBetweenCheckAndInsert(t *testing.T) {
 	d := draining(t)
-	source := value[string](t, d.admin, "select pg_get_functiondef('core.outbox_publish_event'::regproc)")
-	patched := strings.Replace(source, "  v_channel := 'outbox_gen_'",
-		"  perform pg_advisory_xact_lock_shared(7);\n  v_channel := 'outbox_gen_'", 1)
-	if patched == source {
-		t.Fatal("core.outbox_publish_event has no such place")
-	}
-	exec(t, d.admin, patched)
+	d.waitsBefore(t, "core.outbox_publish_event", "  v_channel := 'outbox_gen_'")
 	d.run(t, line{"superuser", "select pg_advisory_lock(7)", ""})
 	published := d.later(t, "worlds", publishInto(3))
 	d.run(t, line{"operator", retire, "closing*"})
@@ -345,6 +339,32 @@ func TestRetireBetweenCheckAndInsert(t *testing.T) {
 		t.Errorf("publishing answers %s", answer)
 	}
 	d.retires(t, "not empty: 1 due")
+}
+
+// waitsBefore has a function wait for advisory lock 7 before the line that begins so.
+func (d *database) waitsBefore(t *testing.T, function, place string) {
+	t.Helper()
+	source := value[string](t, d.admin, "select pg_get_functiondef('"+function+"'::regproc)")
+	patched := strings.Replace(source, place, "  perform pg_advisory_xact_lock_shared(7);\n"+place, 1)
+	if patched == source {
+		t.Fatalf("%s has no such place", function)
+	}
+	exec(t, d.admin, patched)
+}
+
+// A call that has read which generation is live, and finds another one when it inserts, is to be repeated.
+func TestAnotherLiveGenerationIsAConflict(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.waitsBefore(t, "core.outbox_publish_rows", "  with inserted as (")
+	d.run(t, line{"superuser", "select pg_advisory_lock(7)", ""})
+	published := d.later(t, "worlds", "select core.outbox_publish_many('"+elements(2, null)+"')")
+	exec(t, d.admin, "select core.generation_announce(3)")
+	exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 1")
+	d.run(t, line{"superuser", "select pg_advisory_unlock(7)", "t"})
+	if answer := published(); answer != "40001" {
+		t.Errorf("publishing answers %s", answer)
+	}
 }
 
 // A publisher whose id is above that of the closing transaction, and above every id that has ended by then.
