@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == workerProcess {
+		exit(runWorkerProcess(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
+
+var tiny = sizes{publish: 20 * time.Millisecond, calls: 20 * time.Millisecond, firsts: 1, drain: 100, effects: 100,
+	latency: 100 * time.Millisecond, idle: 100 * time.Millisecond, million: 100, history: 200, failing: 10, leased: 20,
+	maxChild: 2}
+
+// TestEachWorkloadRuns runs each workload once, with tiny sizes, for this project and the floor.
+func TestEachWorkloadRuns(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	b, err := start(ctx, tiny)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	r := newReport(ctx, b, options{rounds: 1, long: true})
+	for _, w := range workloads(tiny) {
+		w.systems = slices.DeleteFunc(w.systems, func(s system) bool { return slices.Contains(peers, s) })
+		if err := b.measure(ctx, w, options{rounds: 1}, r); err != nil {
+			t.Fatalf("%s: %v", w.name, err)
+		}
+		if !slices.ContainsFunc(r.Results, func(r *result) bool { return r.Workload == w.name && r.Values[0] > 0 }) &&
+			!w.together {
+			t.Errorf("%s measured nothing", w.name)
+		}
+	}
+
+	dir := t.TempDir()
+	page := filepath.Join(dir, "performance.md")
+	if err := os.WriteFile(page, []byte("before\n"+beginMark+"\nold\n"+endMark+"\nafter\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.write(dir); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"before\n", "\nafter\n", "| drain | spectral | floor |", "performance/drain.svg"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(string(text), "\nold\n") {
+		t.Error("the page has its old text")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "performance", "drain.svg")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRatiosCompareWithTheBestPeerOrAnotherWorkload(t *testing.T) {
+	t.Parallel()
+	r := report{about: make(map[string]string)}
+	for _, v := range []struct {
+		workload, system string
+		value            float64
+	}{{"a", "spectral", 8}, {"a", "river", 2}, {"a", "gue", 4}, {"a", "floor", 16}, {"b", "spectral", 4}} {
+		r.add(workload{name: v.workload}, v.system, metric{name: "m", value: v.value})
+	}
+	for to, want := range map[string]float64{bestPeer: 2, "floor": 0.5, "river": 4} {
+		if v, _, ok := r.ratioOf(ratio{workload: "a", metric: "m", of: "spectral", to: to}); !ok || v != want {
+			t.Errorf("against %s: %v, want %v", to, v, want)
+		}
+	}
+	if _, _, ok := r.ratioOf(ratio{workload: "b", metric: "m", of: "spectral", to: "river"}); ok {
+		t.Error("a ratio to a system that was not measured")
+	}
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// drain measures how fast workers settle a backlog.
+type drain struct {
+	count, keys int // keys repeat after so many events; zero: never
+	effect      effect
+	hold        bool // a snapshot
+	resources   bool // report CPU, WAL and allocations too
+	statements  bool // report statements instead of the rate
+	failing     bool // every tenth event fails twice
+	stale       bool // statistics are of the empty table
+	history     int  // delivered events
+	processes   int  // zero: one worker, in this process
+}
+
+// drainTimeout ends a drain that hangs.
+const drainTimeout = 30 * time.Minute
+
+func (w drain) run(ctx context.Context, d *database, s system) (_ []metric, err error) {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	if s.Name() == "gue" || s.Name() == "pg-boss" && w.effect == perEvent {
+		w.count /= 10 // it is so much slower
+	}
+	if w.keys == 0 {
+		w.keys = w.count
+	}
+	release := func() {}
+	if w.hold {
+		if release, err = d.holdSnapshot(ctx); err != nil {
+			return nil, err
+		}
+	}
+	defer func() { release() }()
+	if err := w.fill(ctx, d, s); err != nil {
+		return nil, err
+	}
+	if w.statements {
+		if err := d.countStatements(ctx, true); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, d.countStatements(context.WithoutCancel(ctx), false)) }()
+	}
+	before, err := d.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	took, err := w.settle(ctx, d, s)
+	if err != nil {
+		return nil, err
+	}
+	after, err := d.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if w.hold {
+		if held, err := one[bool](ctx, d, "select exists (select from pg_stat_activity where "+holder+
+			" and backend_xmin is not null)"); err != nil || !held {
+			return nil, errors.Join(err, errors.New("the snapshot was not held"))
+		}
+	}
+	n := float64(w.count)
+	if w.statements {
+		sent, err := d.statements(ctx)
+		return []metric{{"statements", "per event", float64(sent) / n, true}}, err
+	}
+	metrics := []metric{{"drain", "events/s", n / took.Seconds(), false}}
+	if w.resources {
+		metrics = append(metrics,
+			metric{"client CPU", "µs", float64((after.client - before.client).Microseconds()) / n, true},
+			metric{"server CPU", "µs", float64((after.server - before.server).Microseconds()) / n, true},
+			metric{"WAL", "bytes", float64(after.wal-before.wal) / n, true},
+			metric{"allocations", "per event", float64(after.allocations-before.allocations) / n, true})
+	}
+	return metrics, nil
+}
+
+// fill makes the backlog. The statistics are those of the full table, except with stale.
+func (w drain) fill(ctx context.Context, d *database, s system) error {
+	err := d.empty(ctx, s)
+	const chunk = 100_000
+	for done := 0; done < w.history && err == nil; done += chunk {
+		if err = s.Fill(ctx, d, min(chunk, w.history-done), chunk); err == nil {
+			err = d.exec(ctx, historyOf[s.Database()])
+		}
+	}
+	if err == nil && w.stale {
+		err = d.exec(ctx, "alter table core.outbox set (autovacuum_enabled = off); analyze "+s.Tables())
+	}
+	if err == nil {
+		err = s.Fill(ctx, d, w.count, w.keys)
+	}
+	if err == nil && !w.stale {
+		err = d.exec(ctx, "analyze "+s.Tables())
+	}
+	if err == nil {
+		err = d.exec(ctx, "checkpoint")
+	}
+	return err
+}
+
+// historyOf has the statement that makes all events delivered ones, by database.
+var historyOf = map[string]string{
+	"spectral": "update core.outbox set status = 'delivered', delivered_at = now() where status = 'pending'",
+	"river":    "update river_job set state = 'completed', finalized_at = now() where state = 'available'",
+}
+
+// settle starts workers, waits until all events are settled, and stops the workers. It returns how long it took until
+// then.
+func (w drain) settle(ctx context.Context, d *database, s system) (took time.Duration, err error) {
+	started := time.Now()
+	handled := make(chan struct{})
+	var stop func() error
+	if w.processes > 0 {
+		close(handled)
+		stop, err = startProcesses(d, w.processes)
+	} else {
+		stop, err = s.Work(ctx, d, job{effect: w.effect, handle: w.counter(handled)})
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	select {
+	case <-handled:
+	case <-ctx.Done():
+		return 0, fmt.Errorf("not all events were handled: %w", ctx.Err())
+	}
+	err = d.awaitSettled(ctx, s)
+	return time.Since(started), err
+}
+
+// counter returns a handler that closes handled when it has handled all events.
+func (w drain) counter(handled chan struct{}) func(event) error {
+	var n atomic.Int64
+	var once sync.Once
+	var failures sync.Map
+	return func(e event) error {
+		if w.failing && e.N%10 == 0 {
+			v, _ := failures.LoadOrStore(e.N, new(atomic.Int64))
+			if v.(*atomic.Int64).Add(1) <= 2 {
+				return errors.New("fails twice")
+			}
+		}
+		if n.Add(1) >= int64(w.count) { // more, if a batch is rolled back
+			once.Do(func() { close(handled) })
+		}
+		return nil
+	}
+}
+
+// awaitSettled waits until no event is left.
+func (d *database) awaitSettled(ctx context.Context, s system) error {
+	conn, err := d.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(ctx, "set enable_seqscan = off"); err != nil {
+		return err
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var left bool
+		if err := conn.QueryRow(ctx, s.Left()).Scan(&left); err != nil || !left {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("not all events were settled: %w", ctx.Err())
+		}
+	}
+}
+
+const holder = "application_name = 'holds a snapshot'"
+
+// holdSnapshot opens a transaction that keeps dead rows from being removed.
+func (d *database) holdSnapshot(ctx context.Context) (release func(), err error) {
+	conn, err := pgx.Connect(ctx, d.admin)
+	if err != nil {
+		return nil, err
+	}
+	_, err = conn.Exec(ctx, "set "+holder+"; begin isolation level repeatable read; select 1")
+	return func() { _ = conn.Close(context.WithoutCancel(ctx)) }, err
+}
+
+// workerProcess is the argument that makes this program a worker process, until its input ends.
+const workerProcess = "worker-process"
+
+func startProcesses(d *database, n int) (stop func() error, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	var inputs []io.Closer
+	var commands []*exec.Cmd
+	stop = func() (err error) {
+		for i, c := range commands {
+			err = errors.Join(err, inputs[i].Close(), c.Wait())
+		}
+		return err
+	}
+	for range n {
+		c := exec.Command(program, workerProcess, d.worker)
+		c.Stderr = os.Stderr
+		input, err := c.StdinPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err != nil {
+			return nil, errors.Join(err, stop())
+		}
+		inputs, commands = append(inputs, input), append(commands, c)
+	}
+	return stop, nil
+}
+
+// runWorkerProcess runs a worker of this project without effects.
+func runWorkerProcess(url string) error {
+	stop, err := product.Work(context.Background(), &database{worker: url}, job{})
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return stop()
+}

@@ -1,0 +1,137 @@
+// Command bench measures this project beside its peers and the floor: bare SQL that does the same work. It starts one
+// Postgres with a database for each system, runs the workloads in rounds that alternate between the systems, and prints
+// medians with their range, ratios and charts.
+//
+//	go -C tests/bench run .                       # the short form, 2 to 3 minutes
+//	go -C tests/bench run . -long -out ../../docs # everything, several hours; writes docs/performance.md
+//	go -C tests/bench run . -workload drain -system spectral,river
+//
+// The files:
+//
+//   - server.go: the Postgres, its databases and its counters
+//   - system.go: what a system is; spectral.go, floor.go, river.go, watermill.go, gue.go, node.go: the systems
+//   - workload.go: the list of workloads; publish.go, drain.go, latency.go: how they run
+//   - report.go: tables, charts and JSON
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// options are the flags.
+type options struct {
+	long     bool
+	workload string
+	system   string
+	rounds   int
+	out      string
+}
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == workerProcess {
+		exit(runWorkerProcess(os.Args[2]))
+	}
+	var o options
+	flag.BoolVar(&o.long, "long", false, "run all workloads, with more events and time")
+	flag.StringVar(&o.workload, "workload", "", "run only the workloads whose names contain one of these, with commas between")
+	flag.StringVar(&o.system, "system", "", "run only these systems, with commas between")
+	flag.IntVar(&o.rounds, "rounds", 3, "repeat each workload so many times")
+	flag.StringVar(&o.out, "out", "", "write performance.md, and charts and JSON in performance/, in this folder")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	exit(run(ctx, o))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func run(ctx context.Context, o options) (err error) {
+	sizes := short
+	if o.long {
+		sizes = long
+	}
+	b, err := start(ctx, sizes)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.stop()) }()
+	report := newReport(ctx, b, o)
+	started := time.Now()
+	for _, w := range workloads(sizes) {
+		if w.long && !o.long || !matches(w.name, o.workload) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "%s %s\n", time.Since(started).Round(time.Second), w.name)
+		if err := b.measure(ctx, w, o, report); err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+	}
+	report.Took = time.Since(started).Round(time.Second).String()
+	if o.out != "" {
+		return report.write(o.out)
+	}
+	fmt.Print(report.markdown(false))
+	return nil
+}
+
+// matches reports whether name contains one of the parts of a list with commas. An empty list matches all.
+func matches(name, list string) bool {
+	return list == "" || slices.ContainsFunc(strings.Split(list, ","), func(part string) bool {
+		return strings.Contains(name, part)
+	})
+}
+
+// measure runs a workload on each of its systems, round by round.
+func (b *bench) measure(ctx context.Context, w workload, o options, report *report) error {
+	systems := slices.DeleteFunc(w.systems, func(s system) bool {
+		return o.system != "" && !slices.Contains(strings.Split(o.system, ","), s.Name())
+	})
+	errs, metrics := make([]error, len(systems)), make([][]metric, len(systems))
+	for round := range o.rounds {
+		var running sync.WaitGroup
+		for i, s := range systems {
+			d, err := b.open(ctx, s)
+			if errors.Is(err, errSkipped) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("prepare %s: %w", s.Name(), err)
+			}
+			runtime.GC()
+			running.Go(func() { metrics[i], errs[i] = w.run(ctx, d, s) })
+			if !w.together {
+				running.Wait()
+			}
+		}
+		running.Wait()
+		for i, s := range systems {
+			if errs[i] != nil {
+				return fmt.Errorf("%s: %w", s.Name(), errs[i])
+			}
+			for _, m := range metrics[i] {
+				report.add(w, s.Name(), m)
+				fmt.Fprintf(os.Stderr, "  %d %s: %s %s %s\n", round+1, s.Name(), m.name, number(m.value), m.unit)
+			}
+		}
+		if w.together {
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,345 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+)
+
+// report collects what was measured. It is written as JSON too.
+type report struct {
+	Command, Date, Took, Machine, Postgres, Go string
+	Versions                                   []string
+	Results                                    []*result
+	about                                      map[string]string
+}
+
+// result is a metric of one system in one workload, with a value for each round.
+type result struct {
+	Workload, System, Metric, Unit string
+	LowerIsBetter                  bool
+	Values                         []float64
+}
+
+func (r *result) median() float64 { return median(r.Values) }
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	if n == 0 {
+		return math.NaN()
+	}
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+func newReport(ctx context.Context, b *bench, o options) *report {
+	r := &report{Date: time.Now().UTC().Format("2006-01-02"), Go: runtime.Version(), Command: "go -C tests/bench run .",
+		Postgres: "unknown", about: make(map[string]string)}
+	if o.long {
+		r.Command += " -long"
+	}
+	for name, value := range map[string]string{"workload": o.workload, "system": o.system} {
+		if value != "" {
+			r.Command += fmt.Sprintf(" -%s %q", name, value)
+		}
+	}
+	r.Command += fmt.Sprintf(" -rounds %d", o.rounds)
+	r.Machine = fmt.Sprintf("%d cores (%s), %s, %s/%s", runtime.NumCPU(), procField("/proc/cpuinfo", "model name"),
+		memory(), runtime.GOOS, runtime.GOARCH)
+	if pool, err := openPool(ctx, b.server.URL("postgres"), 1); err == nil {
+		_ = pool.QueryRow(ctx, "show server_version").Scan(&r.Postgres)
+		pool.Close()
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, module := range info.Deps {
+			if slices.Contains([]string{"github.com/riverqueue/river", "github.com/vgarvardt/gue/v5",
+				"github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/jackc/pgx/v5"}, module.Path) {
+				r.Versions = append(r.Versions, strings.TrimPrefix(module.Path, "github.com/")+" "+module.Version)
+			}
+		}
+	}
+	r.Versions = append(r.Versions, nodeVersions()...)
+	return r
+}
+
+// procField returns the first value of a name in a file of /proc, or "unknown".
+func procField(file, name string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return "unknown"
+	}
+	defer func() { _ = f.Close() }()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if key, value, _ := strings.Cut(lines.Text(), ":"); strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown"
+}
+
+func memory() string {
+	var kb float64
+	if _, err := fmt.Sscan(procField("/proc/meminfo", "MemTotal"), &kb); err != nil {
+		return "unknown memory"
+	}
+	return fmt.Sprintf("%.0f GiB", kb/(1<<20))
+}
+
+func (r *report) add(w workload, system string, m metric) {
+	r.about[w.name] = w.about
+	found := r.find(w.name, system, m.name)
+	if found == nil {
+		found = &result{Workload: w.name, System: system, Metric: m.name, Unit: m.unit, LowerIsBetter: m.lower}
+		r.Results = append(r.Results, found)
+	}
+	found.Values = append(found.Values, m.value)
+}
+
+func (r *report) find(workload, system, metric string) *result {
+	for _, result := range r.Results {
+		if result.Workload == workload && result.System == system && result.Metric == metric {
+			return result
+		}
+	}
+	return nil
+}
+
+// number prints a value with three digits, and thousands in full.
+func number(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "-"
+	case v >= 100:
+		text := fmt.Sprintf("%.0f", v)
+		for i := len(text) - 3; i > 0; i -= 3 {
+			text = text[:i] + "," + text[i:]
+		}
+		return text
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}
+
+// ratio names two results to divide, and what the project wants of the quotient.
+type ratio struct{ text, workload, metric, of, to, goal string }
+
+// bestPeer stands for the peer with the best value.
+const bestPeer = "best peer"
+
+var ratios = []ratio{
+	{"publishing from Go, 32 connections", "publish 32x1", "commits", "spectral", "river", ">= 1.2"},
+	{"`core.outbox_publish`, time per call", "call", "time per call", "spectral-sql", "floor", "<= 2"},
+	{"1,000 events in one call of SQL, rate", "publish 1x1000", "events", "spectral-sql", "floor", ">= 0.67"},
+	{"commits with the trigger", "commits with trigger", "commits", "with trigger", "no trigger", ">= 0.85"},
+	{"pickup at 50/s, p50", "pickup at 50/s", "p50", "spectral", "river", "< 1"},
+	{"pickup at 50/s, p99", "pickup at 50/s", "p99", "spectral", "river", "< 1"},
+	{"drain", "drain", "drain", "spectral", "river", ">= 2"},
+	{"drain", "drain", "drain", "spectral", "floor", ">= 0.85"},
+	{"drain, effects in batches", "effects in batches", "drain", "spectral", bestPeer, ">= 2"},
+	{"drain, 500 hot rows against distinct ones", "effects in batches, hot", "drain", "spectral", "effects in batches",
+		">= 0.7"},
+	{"drain with a snapshot held, against without", "drain with snapshot", "drain", "spectral", "drain", ">= 0.9"},
+	{"drain, log as by default against none", "drain with log", "drain", "spectral, default log", "spectral", ">= 0.8"},
+}
+
+// ratioOf returns the quotient and what it is against. A ratio to a name of a workload compares one system with itself.
+func (r *report) ratioOf(q ratio) (v float64, against string, ok bool) {
+	of := r.find(q.workload, q.of, q.metric)
+	if of == nil {
+		return 0, "", false
+	}
+	to := r.find(q.workload, q.to, q.metric)
+	if q.to == bestPeer {
+		for _, other := range r.Results {
+			if other.Workload == q.workload && other.Metric == q.metric && other.System != "floor" &&
+				other.System != q.of && (to == nil || other.median() > to.median() != other.LowerIsBetter) {
+				to = other
+			}
+		}
+	}
+	against = q.to
+	if same := r.find(q.to, q.of, q.metric); to == nil && same != nil {
+		to = same
+	} else if to != nil {
+		against = to.System
+	}
+	if to == nil {
+		return 0, "", false
+	}
+	return of.median() / to.median(), against, true
+}
+
+// markdown returns the tables, with links to the charts if there are files of them.
+func (r *report) markdown(charts bool) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Measured on %s with `%s`, which took %s. Machine: %s. PostgreSQL %s, fsync and synchronous_commit on; "+
+		"%s; %s. Values are medians, with the least and the greatest of the rounds.\n\n", r.Date, r.Command,
+		cmp.Or(r.Took, "?"), r.Machine, r.Postgres, r.Go, strings.Join(r.Versions, ", "))
+	b.WriteString("| Ratio | of | to | measured | goal |\n|---|---|---|---:|---:|\n")
+	for _, q := range ratios {
+		if v, against, ok := r.ratioOf(q); ok {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", q.text, q.of, against, number(v), q.goal)
+		}
+	}
+	last := ""
+	for _, result := range r.Results {
+		if w := result.Workload; w != last {
+			last = w
+			fmt.Fprintf(&b, "\n### %s%s\n\n%s\n\n", strings.ToUpper(w[:1]), w[1:], wrap(r.about[w]))
+			if charts {
+				fmt.Fprintf(&b, "![%s](performance/%s)\n\n", w, chartFile(w))
+			}
+			b.WriteString("| System | Metric | Unit | Median | Range | spectral against it |\n|---|---|---|---:|---:|---:|\n")
+			for _, other := range r.Results {
+				if other.Workload == w {
+					b.WriteString(r.row(other))
+				}
+			}
+		}
+	}
+	return b.String()
+}
+
+func (r *report) row(result *result) string {
+	against := ""
+	own := cmp.Or(r.find(result.Workload, "spectral", result.Metric), r.find(result.Workload, "spectral-sql", result.Metric))
+	if own != nil && own != result && result.median() > 0 {
+		against = number(own.median()/result.median()) + "x"
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s-%s | %s |\n", result.System, result.Metric, result.Unit,
+		number(result.median()), number(slices.Min(result.Values)), number(slices.Max(result.Values)), against)
+}
+
+// wrap breaks prose into lines of at most 120 characters.
+func wrap(text string) string {
+	var b strings.Builder
+	length := 0
+	for i, word := range strings.Fields(text) {
+		if length+1+len(word) > 120 {
+			b.WriteByte('\n')
+			length = 0
+		} else if i > 0 {
+			b.WriteByte(' ')
+			length++
+		}
+		b.WriteString(word)
+		length += len(word)
+	}
+	return b.String()
+}
+
+func chartFile(workload string) string {
+	name := strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return '-'
+	}, strings.ToLower(workload))
+	return name + ".svg"
+}
+
+// chart is a bar for each system, with a line from the least to the greatest value.
+var chart = template.Must(template.New("chart").Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="720"
+	height="{{.Height}}" font-family="sans-serif" font-size="13">
+<rect width="100%" height="100%" fill="#fff"/>
+<text x="8" y="20" font-weight="bold">{{.Title}}</text>
+{{range .Bars}}<text x="152" y="{{.Text}}" text-anchor="end">{{.Name}}</text>
+<rect x="160" y="{{.Y}}" width="{{.Width}}" height="16" fill="{{.Color}}"/>
+<line x1="{{.Low}}" x2="{{.High}}" y1="{{.Middle}}" y2="{{.Middle}}" stroke="#000"/>
+<text x="{{.End}}" y="{{.Text}}">{{.Value}}</text>
+{{end}}</svg>
+`))
+
+type bar struct {
+	Name, Value, Color    string
+	Y, Text, Middle       int
+	Width, Low, High, End float64
+}
+
+// svg draws the first metric of a workload.
+func (r *report) svg(workload string) ([]byte, error) {
+	var bars []bar
+	var title string
+	var all []*result
+	greatest := 0.0
+	for _, result := range r.Results {
+		if result.Workload == workload && (title == "" || result.Metric == all[0].Metric) {
+			title = fmt.Sprintf("%s: %s, %s", workload, result.Metric, result.Unit)
+			all = append(all, result)
+			greatest = max(greatest, slices.Max(result.Values))
+		}
+	}
+	scale := 440 / max(greatest, 1e-9)
+	for i, result := range all {
+		y := 34 + 24*i
+		b := bar{Name: result.System, Value: number(result.median()), Color: "#9aa7b4", Y: y, Text: y + 13, Middle: y + 8,
+			Width: scale * result.median(), Low: 160 + scale*slices.Min(result.Values),
+			High: 160 + scale*slices.Max(result.Values)}
+		b.End = b.High + 8
+		if strings.HasPrefix(result.System, "spectral") {
+			b.Color = "#2f6fb3"
+		}
+		bars = append(bars, b)
+	}
+	var out bytes.Buffer
+	err := chart.Execute(&out, map[string]any{"Title": title, "Height": 42 + 24*len(bars), "Bars": bars})
+	return out.Bytes(), err
+}
+
+const (
+	beginMark = "<!-- Written by tests/bench. -->"
+	endMark   = "<!-- End of what tests/bench writes. Write below. -->"
+)
+
+// write replaces what lies between the marks in performance.md, and writes performance/ beside it.
+func (r *report) write(dir string) error {
+	page := filepath.Join(dir, "performance.md")
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	before, rest, begun := strings.Cut(string(text), beginMark)
+	_, after, ended := strings.Cut(rest, endMark)
+	if !begun || !ended {
+		return fmt.Errorf("%s lacks the lines %q and %q", page, beginMark, endMark)
+	}
+	text = []byte(before + beginMark + "\n\n" + r.markdown(true) + "\n" + endMark + after)
+	folder := filepath.Join(dir, "performance")
+	if err := os.RemoveAll(folder); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{page: text, filepath.Join(folder, "results.json"): append(data, '\n')}
+	for _, result := range r.Results {
+		name := filepath.Join(folder, chartFile(result.Workload))
+		if files[name], err = r.svg(result.Workload); err != nil {
+			return err
+		}
+	}
+	for name, data := range files {
+		if err := os.WriteFile(name, data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/app"
+	"spectral/internal/app/embeddedpg"
+)
+
+// serverSettings leave durability as it is by default: fsync and synchronous_commit are on. Checkpoints are rare and
+// forced before each measurement, so that none falls into one system's turn.
+var serverSettings = map[string]string{
+	"max_connections": "400", "max_wal_size": "8GB", "checkpoint_timeout": "1h",
+	"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track": "none",
+}
+
+const password = "bench" // of the logins, on a server that only this process knows
+
+// bench is a running server with the databases of the systems.
+type bench struct {
+	sizes     sizes
+	server    *embeddedpg.Server
+	dir       string
+	databases map[string]*database
+	skipped   map[string]bool
+}
+
+// start starts the server in a temporary folder.
+func start(ctx context.Context, sizes sizes) (*bench, error) {
+	dir, err := os.MkdirTemp("", "spectral-bench-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755) // the server's user must enter
+	}
+	if err != nil {
+		return nil, err
+	}
+	b := &bench{sizes: sizes, dir: dir, databases: make(map[string]*database), skipped: make(map[string]bool)}
+	b.server, err = embeddedpg.Start(ctx, embeddedpg.Config{
+		Dir: filepath.Join(dir, "postgres"), Settings: serverSettings, BinDir: os.Getenv(app.EnvPostgresBin)})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return b, nil
+}
+
+func (b *bench) stop() error {
+	for _, d := range b.databases {
+		d.pool.Close()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // the data need not be written
+	return errors.Join(b.server.Stop(ctx), os.RemoveAll(b.dir))
+}
+
+// database is one system's database. Its worker and its producers have separate logins, so that their statements are
+// counted separately.
+type database struct {
+	bench                   *bench
+	admin, worker, producer string // URLs
+	pool                    *pgxpool.Pool
+}
+
+// open returns a system's database, and creates it at the first call.
+func (b *bench) open(ctx context.Context, s system) (*database, error) {
+	name := s.Database()
+	if b.skipped[name] {
+		return nil, errSkipped
+	}
+	if d := b.databases[name]; d != nil {
+		return d, nil
+	}
+	d := &database{bench: b, admin: b.server.URL(name)}
+	d.worker, d.producer = login(d.admin, "bench_worker"), login(d.admin, "bench_producer")
+	root, err := openPool(ctx, b.server.URL("postgres"), 1)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	for _, sql := range []string{
+		"create database " + name,
+		"do $$ begin create role bench_worker login password 'bench'; exception when duplicate_object then null; end $$",
+		"do $$ begin create role bench_producer login password 'bench'; exception when duplicate_object then null; end $$",
+	} {
+		if _, err := root.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	if d.pool, err = openPool(ctx, d.admin, 4); err != nil {
+		return nil, err
+	}
+	if err := d.exec(ctx, "create extension pg_stat_statements; "+effectsTable); err != nil {
+		return nil, err
+	}
+	if err := s.Prepare(ctx, d); err != nil {
+		d.pool.Close()
+		b.skipped[name] = errors.Is(err, errSkipped)
+		return nil, err
+	}
+	b.databases[name] = d
+	return d, d.exec(ctx, `grant all on schema public to public; grant all on all tables in schema public to public;
+		grant all on all sequences in schema public to public`)
+}
+
+func login(admin, name string) string {
+	u, err := url.Parse(admin)
+	if err != nil {
+		panic(err) // it is the server's
+	}
+	u.User = url.UserPassword(name, password)
+	return u.String()
+}
+
+func (d *database) exec(ctx context.Context, sql string, args ...any) error {
+	_, err := d.pool.Exec(ctx, sql, args...)
+	return err
+}
+
+func one[T any](ctx context.Context, d *database, sql string, args ...any) (v T, err error) {
+	err = d.pool.QueryRow(ctx, sql, args...).Scan(&v)
+	return v, err
+}
+
+// empty removes all events, and what is left of earlier workloads in the server's memory and log.
+func (d *database) empty(ctx context.Context, s system) error {
+	return d.exec(ctx, "truncate bench.effects, "+s.Tables()+"; checkpoint")
+}
+
+// usage counts what was used until now.
+type usage struct {
+	client, server time.Duration // CPU
+	wal            int64         // bytes
+	allocations    uint64
+}
+
+func (d *database) usage(ctx context.Context) (u usage, err error) {
+	var self syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
+		return u, err
+	}
+	u.client = time.Duration(self.Utime.Nano() + self.Stime.Nano())
+	u.server = serverCPU()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	u.allocations = memory.Mallocs
+	u.wal, err = one[int64](ctx, d, "select (pg_current_wal_insert_lsn() - '0/0')::bigint")
+	return u, err
+}
+
+// serverCPU returns the CPU time of the server's processes, ended ones included; zero where /proc is missing.
+func serverCPU() time.Duration {
+	var ticks int64
+	postmaster := ""
+	own := strconv.Itoa(os.Getpid())
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	stats := make(map[string][]string)
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // it may have ended
+		_, rest, _ := strings.Cut(string(text), "(postgres) ")
+		if fields := strings.Fields(rest); len(fields) > 15 {
+			pid := filepath.Base(filepath.Dir(file))
+			stats[pid] = fields
+			if fields[1] == own {
+				postmaster = pid
+			}
+		}
+	}
+	for pid, fields := range stats {
+		until := 13 // user and system time
+		if pid == postmaster {
+			until = 15 // and those of its ended children
+		} else if fields[1] != postmaster {
+			continue
+		}
+		for _, field := range fields[11:until] {
+			n, _ := strconv.ParseInt(field, 10, 64)
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * time.Second / 100 // of USER_HZ, which is 100 on Linux
+}
+
+// transactions returns how many transactions the database has had, failed ones included.
+func (d *database) transactions(ctx context.Context) (int64, error) {
+	return one[int64](ctx, d, `select xact_commit + xact_rollback from pg_stat_database
+		where datname = current_database()`)
+}
+
+// countStatements makes new sessions count their statements, or not.
+func (d *database) countStatements(ctx context.Context, on bool) error {
+	track := "none"
+	if on {
+		track = "top"
+	}
+	return d.exec(ctx, fmt.Sprintf(`select pg_stat_statements_reset();
+		alter role bench_worker set pg_stat_statements.track = %s`, track))
+}
+
+// statements returns how many statements the worker's login has sent.
+func (d *database) statements(ctx context.Context) (int64, error) {
+	return one[int64](ctx, d, `select coalesce(sum(calls), 0)::bigint from pg_stat_statements
+		where userid = 'bench_worker'::regrole and dbid = (select oid from pg_database where datname = current_database())`)
+}

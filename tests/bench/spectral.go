@@ -1,0 +1,259 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/maintenance"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
+	"spectral/internal/core/retention"
+	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
+)
+
+const generation = 1
+
+var discard = slog.New(slog.DiscardHandler)
+
+// contract is the event of the benchmark.
+var contract = events.Contract{Type: "worlds.bench.happened", Version: 1, Source: events.Worlds, Payload: event{},
+	ContentClass: events.Operational}
+
+// spectral is this project, as internal/app composes it, with the benchmark's consumer instead of the example contexts'.
+type spectral struct {
+	name     string
+	sql      bool         // publish by SQL functions instead of from Go
+	log      *slog.Logger // nil: none
+	handlers int          // of each event; zero means one
+	leased   bool
+}
+
+func (s spectral) Name() string     { return s.name }
+func (s spectral) Database() string { return "spectral" }
+func (s spectral) Tables() string   { return "core.outbox, core.event_handled, core.claim_journal" }
+func (s spectral) Left() string {
+	return `select exists (select from core.outbox where status = 'pending' and deleted_at is null)
+		or exists (select from core.outbox where status = 'in_flight' and deleted_at is null)`
+}
+
+func contracts() (*events.Contracts, error) {
+	shipped, err := app.Contracts()
+	if err != nil {
+		return nil, err
+	}
+	return events.NewContracts(append(shipped.All(), contract)...)
+}
+
+func (s spectral) Prepare(ctx context.Context, d *database) error {
+	migrator, err := app.NewMigrator(ctx, d.admin, discard)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = migrator.Close() }()
+	if _, err := migrator.Up(ctx, generation); err != nil {
+		return err
+	}
+	all, err := contracts()
+	if err != nil {
+		return err
+	}
+	if err := publish.Register(ctx, d.pool, generation, all); err != nil {
+		return err
+	}
+	return d.exec(ctx, `grant spectral_worker to bench_worker; grant spectral_worlds to bench_producer`)
+}
+
+func (s spectral) Publisher(_ context.Context, _ *database, pool *pgxpool.Pool) (publishFunc, error) {
+	if s.sql {
+		return func(ctx context.Context, batch []event) error { return publishBySQL(ctx, pool, batch) }, nil
+	}
+	all, err := contracts()
+	if err != nil {
+		return nil, err
+	}
+	uow := publish.UnitOfWork{Pool: pool,
+		Publishing: publish.Publishing{Contracts: all, Generation: generation, Log: cmp.Or(s.log, discard)}}
+	return func(ctx context.Context, batch []event) error {
+		envelopes := make([]events.Envelope, len(batch))
+		for i, e := range batch {
+			envelope, err := events.NewEnvelope(contract, e)
+			if err != nil {
+				return err
+			}
+			envelopes[i] = envelope
+		}
+		return uow.Do(ctx, contract.Source, pgtx.NoWorkspace, func(_ events.Tx, publisher events.PublisherFor) error {
+			return publisher().Publish(ctx, envelopes...)
+		})
+	}, nil
+}
+
+// publishBySQL publishes as a program without our Go code does: one statement, which is its own transaction.
+func publishBySQL(ctx context.Context, pool *pgxpool.Pool, batch []event) error {
+	if len(batch) == 1 {
+		_, err := pool.Exec(ctx, "select core.outbox_publish($1, $2, $3)", contract.Type, string(contract.Source), batch[0])
+		return err
+	}
+	type element struct {
+		EventType string `json:"event_type"`
+		Source    string `json:"source"`
+		Payload   event  `json:"payload"`
+	}
+	elements := make([]element, len(batch))
+	for i, e := range batch {
+		elements[i] = element{contract.Type, string(contract.Source), e}
+	}
+	argument, err := json.Marshal(elements)
+	if err == nil {
+		_, err = pool.Exec(ctx, "select core.outbox_publish_many($1)", argument)
+	}
+	return err
+}
+
+// fillRows is the source of an INSERT of rows as core.outbox_insert writes them, each 10 µs after the one before: an id
+// ordered by time, when the event is due, and its payload.
+const fillRows = `select (lpad(to_hex((extract(epoch from t) * 1000)::bigint), 12, '0') || '7' ||
+		lpad(to_hex(i & 4095), 3, '0') || '8' || lpad(to_hex(i), 15, '0'))::uuid as id, t,
+		jsonb_build_object('n', i, 'key', i % $2) as payload
+	from (select i, now() - ($1 - i) * interval '10 us' as t from generate_series(0, $1 - 1) as i) as g`
+
+func (s spectral) Fill(ctx context.Context, d *database, count, keys int) error {
+	return fillOutbox(ctx, d, "core.outbox", "pending", count, keys)
+}
+
+// fillOutbox adds events to core.outbox or to a copy of it, without triggers.
+func fillOutbox(ctx context.Context, d *database, table, status string, count, keys int) error {
+	_, err := d.pool.Exec(ctx, "alter table "+table+" disable trigger all")
+	if err == nil {
+		_, err = d.pool.Exec(ctx, `with r as materialized (`+fillRows+`)
+			insert into `+table+` (id, event_type, event_version, occurred_at, source, content_class, channel, generation,
+				payload, idempotency_key, status, created_at, available_at, delivered_at)
+			select r.id, 'worlds.bench.happened', 1, r.t, 'worlds', 'operational', 'outbox_gen_1', 1, r.payload, r.id::text,
+				'`+status+`', r.t, r.t, case when '`+status+`' = 'delivered' then r.t end from r`, count, max(keys, 1))
+	}
+	if err == nil {
+		_, err = d.pool.Exec(ctx, "alter table "+table+" enable trigger all")
+	}
+	return err
+}
+
+func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, error) {
+	subscription := s.subscription(j)
+	log := cmp.Or(s.log, discard)
+	pool, err := openPool(ctx, d.worker, pgtx.PoolConnections(worker.Connections(subscription)))
+	if err != nil {
+		return nil, err
+	}
+	spare, err := openPool(ctx, d.worker, pgtx.PoolConnections(0))
+	if err != nil {
+		return nil, err
+	}
+	direct, err := pgtx.DirectConfig(d.worker)
+	if err != nil {
+		return nil, err
+	}
+	all, err := contracts()
+	if err != nil {
+		return nil, err
+	}
+	sweeper := &retention.Sweeper{
+		Store: retentionpg.New(spare, pgtx.WorkerRole), Steps: app.RetentionSteps(), Log: log, Random: rand.Float64}
+	w, err := worker.New(worker.Config{Generation: generation, Direct: direct, Pool: pool, Contracts: all, Log: log,
+		Worker: uuid.New(), Name: "bench", Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)}})
+	if err != nil {
+		return nil, err
+	}
+	if err := w.Listen(ctx, subscription); err != nil {
+		return nil, err
+	}
+	return func() error {
+		defer pool.Close()
+		defer spare.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		return w.Stop(ctx)
+	}, w.Start(ctx)
+}
+
+// subscription has the defaults of batch size and concurrency, but for leased work, which has 100 executors.
+func (s spectral) subscription(j job) events.Subscription {
+	sub := events.Subscription{Channel: events.ChannelName(generation, ""), EventType: contract.Type}
+	if s.leased {
+		sub.Mode, sub.Concurrency = events.Leased, 100
+	}
+	sub.Primary = s.registration("platform.bench_1", j)
+	for i := 2; i <= s.handlers; i++ {
+		sub.CoHandlers = append(sub.CoHandlers, s.registration(fmt.Sprintf("platform.bench_%d", i), job{effect: j.effect}))
+	}
+	return sub
+}
+
+func (s spectral) registration(name string, j job) events.Registration {
+	r := events.Registration{Name: name, Reads: event{}}
+	decode := func(e events.Envelope) (event, error) {
+		v, err := events.Decode[event](e)
+		if err == nil && j.handle != nil {
+			err = j.handle(v)
+		}
+		return v, err
+	}
+	switch {
+	case s.leased:
+		r.Executor = events.ExecutorFunc(func(_ context.Context, e events.Envelope) (events.Completion, error) {
+			v, err := decode(e)
+			if err != nil || j.effect == noEffect {
+				return nil, err
+			}
+			return func(ctx context.Context, tx events.Tx) error {
+				_, err := tx.Exec(ctx, writeEffect, v.Key)
+				return err
+			}, nil
+		})
+	case j.effect == perEvent:
+		r.Handler = func(tx events.Tx) events.EventHandler {
+			return func(ctx context.Context, e events.Envelope) error {
+				v, err := decode(e)
+				if err == nil {
+					_, err = tx.Exec(ctx, writeEffect, v.Key)
+				}
+				return err
+			}
+		}
+	default:
+		r.Batch = func(tx events.Tx) events.BatchHandler { return batchHandler{tx, j.effect, decode} }
+	}
+	return r
+}
+
+// batchHandler writes the effects of a batch by one statement, in the order of the events.
+type batchHandler struct {
+	tx     events.Tx
+	effect effect
+	decode func(events.Envelope) (event, error)
+}
+
+// HandleBatch implements [events.BatchHandler].
+func (h batchHandler) HandleBatch(ctx context.Context, batch []events.Envelope) (err error) {
+	all := make([]event, len(batch))
+	for i, e := range batch {
+		if all[i], err = h.decode(e); err != nil {
+			return err
+		}
+	}
+	if h.effect != noEffect {
+		keys, counts := effects(all)
+		_, err = h.tx.Exec(ctx, writeEffects, keys, counts)
+	}
+	return err
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// event is what all systems publish: a number, and the key of the row that its effect changes.
+type event struct {
+	N   int `json:"n"`
+	Key int `json:"key"`
+}
+
+// system publishes and works events in a database of its choice. Several systems may share one.
+type system interface {
+	// Name is for the report, Database names the database.
+	Name() string
+	Database() string
+	// Prepare creates the schema in an empty database.
+	Prepare(ctx context.Context, d *database) error
+	// Publisher returns a function that publishes events in one transaction on a pool of producers, for as many callers
+	// at once as the pool has connections.
+	Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (publishFunc, error)
+	// Fill adds events that are due, numbered from zero, whose keys repeat after keys, by the fastest way that there is.
+	Fill(ctx context.Context, d *database, count, keys int) error
+	// Work starts a worker.
+	Work(ctx context.Context, d *database, j job) (stop func() error, err error)
+	// Tables lists the tables to empty, with commas, and Left is a query that tells whether events are left to settle.
+	Tables() string
+	Left() string
+}
+
+type publishFunc func(ctx context.Context, events []event) error
+
+// errSkipped is returned by Prepare where a system cannot run on this machine.
+var errSkipped = errors.New("skipped")
+
+// effect says what handlers write.
+type effect int
+
+const (
+	noEffect effect = iota
+	perEvent        // a statement for each event
+	perBatch        // a statement for each batch, where the system has batch handlers
+)
+
+// job is what workers do with each event.
+type job struct {
+	effect effect
+	// handle is called for each event after its effect. Safe for concurrent use.
+	handle func(event) error
+}
+
+const (
+	effectsTable = `create schema bench; create table bench.effects (key int primary key, n int not null);
+		grant usage on schema bench to public; grant all on bench.effects to public`
+	writeEffect = `insert into bench.effects as e (key, n) values ($1, 1)
+		on conflict (key) do update set n = e.n + excluded.n`
+	writeEffects = `insert into bench.effects as e (key, n) select * from unnest($1::int[], $2::int[])
+		on conflict (key) do update set n = e.n + excluded.n`
+)
+
+// effects returns the arguments of writeEffects, in the order in which keys first appear.
+func effects(events []event) (keys, counts []int32) {
+	at := make(map[int]int, len(events))
+	for _, e := range events {
+		i, ok := at[e.Key]
+		if !ok {
+			i = len(keys)
+			at[e.Key] = i
+			keys, counts = append(keys, int32(e.Key)), append(counts, 0)
+		}
+		counts[i]++
+	}
+	return keys, counts
+}
+
+// openPool opens a pool as internal/app does, for all systems alike.
+func openPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, error) {
+	config, err := pgtx.PoolConfig(url, 0)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = int32(connections)
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// inTx calls do in a transaction.
+func inTx(ctx context.Context, pool *pgxpool.Pool, do func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, pool, do)
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"spectral/internal/app"
+)
+
+// metric is one measured value.
+type metric struct {
+	name, unit string
+	value      float64
+	lower      bool // is better
+}
+
+// workload is measured on each of its systems.
+type workload struct {
+	name    string
+	about   string // a sentence for the report
+	long    bool   // only in the long form
+	systems []system
+	run     func(ctx context.Context, d *database, s system) ([]metric, error)
+	// together: the systems run at once, since they only wait, and only once.
+	together bool
+}
+
+// sizes are what the short and the long form, and the test, differ in.
+type sizes struct {
+	publish  time.Duration // of each publishing run
+	calls    time.Duration // of each run of single calls
+	firsts   int           // first publications
+	drain    int           // no-op events
+	effects  int           // events with an effect
+	latency  time.Duration
+	idle     time.Duration
+	million  int // events of the large drain
+	history  int // delivered events behind
+	failing  int
+	leased   int
+	maxChild int // worker processes
+}
+
+var (
+	short = sizes{publish: time.Second, calls: 500 * time.Millisecond, firsts: 5, drain: 50_000, effects: 20_000,
+		latency: 2500 * time.Millisecond, idle: 10 * time.Second}
+	long = sizes{publish: 5 * time.Second, calls: 3 * time.Second, firsts: 20, drain: 100_000, effects: 100_000,
+		latency: 30 * time.Second, idle: time.Minute, million: 1_000_000, history: 10_000_000, failing: 20_000,
+		leased: 20_000, maxChild: 8}
+)
+
+// The systems, and their variants in some workloads.
+var (
+	product    = spectral{name: "spectral"}
+	productSQL = spectral{name: "spectral-sql", sql: true}
+	bare       = floor{name: "floor"}
+	peers      = []system{riverQueue{}, watermillSQL{}, gueQueue{}}
+)
+
+func with(first ...system) []system { return append(first, peers...) }
+
+// workloads returns all workloads in the order of the report. The short form has one of each kind.
+func workloads(n sizes) []workload {
+	all := []workload{
+		{name: "call", systems: []system{productSQL, bare, floor{name: "empty statement", empty: true}},
+			about: "Time of one event in one call on one connection, prepared, synchronous_commit off: `core.outbox_publish` " +
+				"against an INSERT of the same row into the same table without CHECKs and trigger. An empty statement shows " +
+				"what the round trip takes.",
+			run: publishing{connections: 1, events: 1, async: true, duration: n.calls}.run},
+		{name: "first publish", systems: []system{product, productSQL, bare, riverQueue{}},
+			about: "The first transaction with an event on a new connection, without the time to connect.",
+			run:   firstPublish},
+		{name: "commits with trigger", systems: []system{
+			floor{name: "with trigger", direct: "core.outbox", trigger: true}, floor{name: "no trigger", direct: "core.outbox"}},
+			about: "32 connections insert into `core.outbox`, with the trigger that notifies and without it.",
+			run:   publishing{connections: 32, events: 1, duration: n.publish}.run},
+	}
+	for _, connections := range []int{1, 8, 32, 64} {
+		for _, events := range []int{1, 10, 1000} {
+			all = append(all, workload{
+				name: fmt.Sprintf("publish %dx%d", connections, events),
+				long: !(connections == 32 && events == 1 || connections == 1 && events == 1000),
+				about: fmt.Sprintf("Connections: %d. Events in each transaction: %d. The floor is a plain INSERT without CHECKs "+
+					"and trigger.", connections, events),
+				systems: with(product, productSQL, bare),
+				run:     publishing{connections: connections, events: events, duration: n.publish}.run,
+			})
+		}
+	}
+	snapshot := drain{count: n.drain, hold: true}
+	all = append(all,
+		workload{name: "drain", systems: with(product, bare), run: drain{count: n.drain, resources: true}.run,
+			about: fmt.Sprintf("A backlog of %d events without effect, from the start of the worker until the last is settled "+
+				"(gue: a tenth). CPU, WAL and allocations are for each event.", n.drain)},
+		workload{name: "drain with snapshot", systems: with(product, bare), run: snapshot.run,
+			about: "The same while a transaction holds a snapshot from before."},
+		workload{name: "drain with log", systems: []system{product, logged()}, run: drain{count: n.drain}.run,
+			about: "The same with the log as by default, written to the null device, against none."},
+		workload{name: "statements", systems: []system{product, bare, riverQueue{}},
+			about: "Statements that the worker sends for each event of a backlog, BEGIN, SET and COMMIT included.",
+			run:   drain{count: n.drain, statements: true}.run},
+	)
+	for _, w := range []struct {
+		name, about string
+		effect      effect
+		keys        int
+		long        bool
+	}{
+		{"effects in batches", "one statement for each batch where the system has batch handlers, distinct rows", perBatch, 0, false},
+		{"effects in batches, hot", "the same on 500 rows", perBatch, hotRows, false},
+		{"effects one by one", "one statement for each event, distinct rows", perEvent, 0, false},
+		{"effects one by one, hot", "the same on 500 rows", perEvent, hotRows, true},
+	} {
+		all = append(all, workload{name: w.name, systems: with(product, bare), long: w.long,
+			about: fmt.Sprintf("A backlog of %d events with an effect each: %s.", n.effects, w.about),
+			run:   drain{count: n.effects, effect: w.effect, keys: w.keys}.run})
+	}
+	for _, rate := range []int{50, 500, 2000} {
+		all = append(all, workload{name: fmt.Sprintf("pickup at %d/s", rate), long: rate > 50,
+			systems: with(product, floor{name: "floor", notify: true}), run: pickup{rate: rate}.run,
+			about: fmt.Sprintf("From before the producer's BEGIN until the handler runs, at %d events per second. The floor is "+
+				"LISTEN and SELECT.", rate)})
+	}
+	all = append(all,
+		workload{name: "idle", systems: with(product), together: true, run: idle{workers: 1}.run,
+			about: "Transactions per second of a worker without events."},
+		workload{name: "idle, 20 workers", long: true, systems: []system{product}, run: idle{workers: 20}.run,
+			about: "Transactions per second of 20 workers without events."},
+		workload{name: "drain 1 M", long: true, systems: with(product, bare), run: drain{count: n.million}.run,
+			about: fmt.Sprintf("A backlog of %d events without effect.", n.million)},
+		workload{name: "drain 1 M with snapshot", long: true, systems: []system{product, bare},
+			run:   drain{count: n.million, hold: true}.run,
+			about: "The same while a transaction holds a snapshot from before."},
+		workload{name: "drain 1 M with stale statistics", long: true, systems: []system{product},
+			run:   drain{count: n.million, stale: true}.run,
+			about: "The same when the table was last analyzed while it was empty."},
+		workload{name: "drain after history", long: true, systems: []system{product, riverQueue{}},
+			run:   drain{count: n.drain, history: n.history}.run,
+			about: fmt.Sprintf("A backlog of %d events behind %d delivered ones.", n.drain, n.history)},
+		workload{name: "drain with failures", long: true, systems: []system{product},
+			run:   drain{count: n.failing, failing: true}.run,
+			about: "Every tenth event fails twice, and is retried after up to 1 s and 2 s."},
+		workload{name: "leased", long: true, systems: []system{spectral{name: "spectral", leased: true}},
+			run:   drain{count: n.leased}.run,
+			about: "A backlog of leased events with 100 executors that do nothing."},
+	)
+	for _, handlers := range []int{1, 3, 10} {
+		all = append(all, workload{name: fmt.Sprintf("handlers: %d", handlers), long: true,
+			systems: []system{spectral{name: "spectral", handlers: handlers}}, run: drain{count: n.drain}.run,
+			about: fmt.Sprintf("A backlog of %d events, each with so many handlers without effect.", n.drain)})
+	}
+	for processes := 1; processes <= n.maxChild; processes *= 2 {
+		all = append(all, workload{name: fmt.Sprintf("worker processes: %d", processes), long: true,
+			systems: []system{product}, run: drain{count: n.drain, processes: processes}.run,
+			about: fmt.Sprintf("A backlog of %d events without effect.", n.drain)})
+	}
+	return all
+}
+
+const hotRows = 500
+
+// logged is the product with the log that a worker writes by default.
+func logged() spectral {
+	file, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		panic(err)
+	}
+	return spectral{name: "spectral, default log", log: app.NewLogger(file, nil, generation)}
+}
