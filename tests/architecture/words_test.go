@@ -92,6 +92,7 @@ var allowedWords = []struct{ file, word, reason string }{
 	{"internal/app/embeddedpg/", "nobody", "the name of a Unix user"},
 	{"tests/pgbouncer/", "nobody", "the name of a Unix user"},
 	{"tests/pgtest/", "nobody", "the name of a Unix user"},
+	{"tests/bench/watermill.go", "ack", "a method of Watermill's messages"},
 }
 
 // TestWords enforces the word list, and the length of lines in Go, SQL and Markdown.

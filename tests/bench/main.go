@@ -43,7 +43,7 @@ func main() {
 	}
 	var o options
 	flag.BoolVar(&o.long, "long", false, "run all workloads, with more events and time")
-	flag.StringVar(&o.workload, "workload", "", "run only the workloads whose names contain one of these, with commas between")
+	flag.StringVar(&o.workload, "workload", "", "run only workloads whose names contain one of these, with commas between")
 	flag.StringVar(&o.system, "system", "", "run only these systems, with commas between")
 	flag.IntVar(&o.rounds, "rounds", 3, "repeat each workload so many times")
 	flag.StringVar(&o.out, "out", "", "write performance.md, and charts and JSON in performance/, in this folder")

@@ -26,7 +26,7 @@ func (p publishing) run(ctx context.Context, d *database, s system) ([]metric, e
 		}
 		defer func() { _ = d.exec(context.WithoutCancel(ctx), role+"reset synchronous_commit") }()
 	}
-	pool, err := openPool(ctx, d.producer, p.connections)
+	pool, err := openAppPool(ctx, d.producer, p.connections)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func firstPublish(ctx context.Context, d *database, s system) ([]metric, error) 
 }
 
 func firstTime(ctx context.Context, d *database, s system) (time.Duration, error) {
-	pool, err := openPool(ctx, d.producer, 1)
+	pool, err := openAppPool(ctx, d.producer, 1)
 	if err != nil {
 		return 0, err
 	}

@@ -186,9 +186,9 @@ func (r *report) ratioOf(q ratio) (v float64, against string, ok bool) {
 // markdown returns the tables, with links to the charts if there are files of them.
 func (r *report) markdown(charts bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on %s with `%s`, which took %s. Machine: %s. PostgreSQL %s, fsync and synchronous_commit on; "+
-		"%s; %s. Values are medians, with the least and the greatest of the rounds.\n\n", r.Date, r.Command,
-		cmp.Or(r.Took, "?"), r.Machine, r.Postgres, r.Go, strings.Join(r.Versions, ", "))
+	fmt.Fprintf(&b, "%s\n\n", wrap(fmt.Sprintf("Measured on %s with `%s`, which took %s. Machine: %s. PostgreSQL %s, "+
+		"fsync and synchronous_commit on; %s; %s. Values are medians, with the least and the greatest of the rounds.", r.Date,
+		r.Command, cmp.Or(r.Took, "?"), r.Machine, r.Postgres, r.Go, strings.Join(r.Versions, ", "))))
 	b.WriteString("| Ratio | of | to | measured | goal |\n|---|---|---|---:|---:|\n")
 	for _, q := range ratios {
 		if v, against, ok := r.ratioOf(q); ok {
@@ -216,7 +216,8 @@ func (r *report) markdown(charts bool) string {
 
 func (r *report) row(result *result) string {
 	against := ""
-	own := cmp.Or(r.find(result.Workload, "spectral", result.Metric), r.find(result.Workload, "spectral-sql", result.Metric))
+	own := cmp.Or(r.find(result.Workload, "spectral", result.Metric),
+		r.find(result.Workload, "spectral-sql", result.Metric))
 	if own != nil && own != result && result.median() > 0 {
 		against = number(own.median()/result.median()) + "x"
 	}
@@ -302,7 +303,7 @@ func (r *report) svg(workload string) ([]byte, error) {
 
 const (
 	beginMark = "<!-- Written by tests/bench. -->"
-	endMark   = "<!-- End of what tests/bench writes. Write below. -->"
+	endMark   = "<!-- End of what tests/bench writes. -->"
 )
 
 // write replaces what lies between the marks in performance.md, and writes performance/ beside it.

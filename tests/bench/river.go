@@ -11,9 +11,9 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// riverQueue is River. The doc comment of river.Config says of FetchCooldown that "throughput is limited by this value";
-// 1 ms is the least that it takes. An inserting client notifies at most once in its FetchCooldown, so it has 1 ms too.
-// MaxWorkers bounds how many jobs a fetch takes. InsertManyFastTx is documented as the fast way to insert many.
+// riverQueue is River. The doc comment of river.Config says that FetchCooldown limits throughput; 1 ms is the least. An
+// inserting client notifies at most once in its FetchCooldown, so it has 1 ms too. MaxWorkers bounds how many jobs a
+// fetch takes. InsertManyFastTx is documented as the fast way to insert many.
 type riverQueue struct{}
 
 func (riverQueue) Name() string     { return "river" }

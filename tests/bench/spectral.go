@@ -30,7 +30,7 @@ var discard = slog.New(slog.DiscardHandler)
 var contract = events.Contract{Type: "worlds.bench.happened", Version: 1, Source: events.Worlds, Payload: event{},
 	ContentClass: events.Operational}
 
-// spectral is this project, as internal/app composes it, with the benchmark's consumer instead of the example contexts'.
+// spectral is this project as internal/app composes it, with the benchmark's consumer instead of the examples.
 type spectral struct {
 	name     string
 	sql      bool         // publish by SQL functions instead of from Go
@@ -121,8 +121,8 @@ func publishBySQL(ctx context.Context, pool *pgxpool.Pool, batch []event) error 
 	return err
 }
 
-// fillRows is the source of an INSERT of rows as core.outbox_insert writes them, each 10 µs after the one before: an id
-// ordered by time, when the event is due, and its payload.
+// fillRows is the source of an INSERT of events, each 10 µs after the one before: an id ordered by time, when the event
+// is due, and its payload.
 const fillRows = `select (lpad(to_hex((extract(epoch from t) * 1000)::bigint), 12, '0') || '7' ||
 		lpad(to_hex(i & 4095), 3, '0') || '8' || lpad(to_hex(i), 15, '0'))::uuid as id, t,
 		jsonb_build_object('n', i, 'key', i % $2) as payload
@@ -151,11 +151,11 @@ func fillOutbox(ctx context.Context, d *database, table, status string, count, k
 func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, error) {
 	subscription := s.subscription(j)
 	log := cmp.Or(s.log, discard)
-	pool, err := openPool(ctx, d.worker, pgtx.PoolConnections(worker.Connections(subscription)))
+	pool, err := openAppPool(ctx, d.worker, pgtx.PoolConnections(worker.Connections(subscription)))
 	if err != nil {
 		return nil, err
 	}
-	spare, err := openPool(ctx, d.worker, pgtx.PoolConnections(0))
+	spare, err := openAppPool(ctx, d.worker, pgtx.PoolConnections(0))
 	if err != nil {
 		return nil, err
 	}

@@ -80,9 +80,19 @@ func effects(events []event) (keys, counts []int32) {
 	return keys, counts
 }
 
-// openPool opens a pool as internal/app does, for all systems alike.
+// openPool opens a pool with the driver's defaults.
 func openPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, error) {
-	config, err := pgtx.PoolConfig(url, 0)
+	return newPool(ctx, url, connections, pgxpool.ParseConfig)
+}
+
+// openAppPool opens a pool as internal/app does: for this project's workers, and for all producers.
+func openAppPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, error) {
+	return newPool(ctx, url, connections, func(url string) (*pgxpool.Config, error) { return pgtx.PoolConfig(url, 0) })
+}
+
+func newPool(ctx context.Context, url string, connections int,
+	parse func(string) (*pgxpool.Config, error)) (*pgxpool.Pool, error) {
+	config, err := parse(url)
 	if err != nil {
 		return nil, err
 	}

@@ -29,24 +29,27 @@ type workload struct {
 
 // sizes are what the short and the long form, and the test, differ in.
 type sizes struct {
-	publish  time.Duration // of each publishing run
-	calls    time.Duration // of each run of single calls
-	firsts   int           // first publications
-	drain    int           // no-op events
-	effects  int           // events with an effect
-	latency  time.Duration
-	idle     time.Duration
-	million  int // events of the large drain
-	history  int // delivered events behind
-	failing  int
-	leased   int
-	maxChild int // worker processes
+	publish             time.Duration // of each publishing run, for each of the next two
+	connections, events []int
+	calls               time.Duration // of each run of single calls
+	firsts              int           // first publications
+	drain               int           // no-op events
+	effects             int           // events with an effect
+	latency             time.Duration
+	idle                time.Duration
+	million             int // events of the large drain
+	history             int // delivered events behind
+	failing             int
+	leased              int
+	maxChild            int // worker processes
 }
 
 var (
-	short = sizes{publish: time.Second, calls: 500 * time.Millisecond, firsts: 5, drain: 50_000, effects: 20_000,
+	short = sizes{publish: time.Second, connections: []int{1, 32}, events: []int{1, 1000},
+		calls: 500 * time.Millisecond, firsts: 5, drain: 50_000, effects: 20_000,
 		latency: 2500 * time.Millisecond, idle: 10 * time.Second}
-	long = sizes{publish: 5 * time.Second, calls: 3 * time.Second, firsts: 20, drain: 100_000, effects: 100_000,
+	long = sizes{publish: 5 * time.Second, connections: []int{1, 8, 32, 64}, events: []int{1, 10, 1000},
+		calls: 3 * time.Second, firsts: 20, drain: 100_000, effects: 100_000,
 		latency: 30 * time.Second, idle: time.Minute, million: 1_000_000, history: 10_000_000, failing: 20_000,
 		leased: 20_000, maxChild: 8}
 )
@@ -77,8 +80,8 @@ func workloads(n sizes) []workload {
 			about: "32 connections insert into `core.outbox`, with the trigger that notifies and without it.",
 			run:   publishing{connections: 32, events: 1, duration: n.publish}.run},
 	}
-	for _, connections := range []int{1, 8, 32, 64} {
-		for _, events := range []int{1, 10, 1000} {
+	for _, connections := range n.connections {
+		for _, events := range n.events {
 			all = append(all, workload{
 				name: fmt.Sprintf("publish %dx%d", connections, events),
 				long: !(connections == 32 && events == 1 || connections == 1 && events == 1000),
@@ -108,9 +111,9 @@ func workloads(n sizes) []workload {
 		keys        int
 		long        bool
 	}{
-		{"effects in batches", "one statement for each batch where the system has batch handlers, distinct rows", perBatch, 0, false},
+		{"effects in batches", "a statement for each batch, if there are batch handlers; distinct rows", perBatch, 0, false},
 		{"effects in batches, hot", "the same on 500 rows", perBatch, hotRows, false},
-		{"effects one by one", "one statement for each event, distinct rows", perEvent, 0, false},
+		{"effects one by one", "a statement for each event, distinct rows", perEvent, 0, false},
 		{"effects one by one, hot", "the same on 500 rows", perEvent, hotRows, true},
 	} {
 		all = append(all, workload{name: w.name, systems: with(product, bare), long: w.long,
