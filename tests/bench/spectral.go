@@ -125,7 +125,7 @@ func publishBySQL(ctx context.Context, pool *pgxpool.Pool, batch []event) error 
 // is due, and its payload.
 const fillRows = `select (lpad(to_hex((extract(epoch from t) * 1000)::bigint), 12, '0') || '7' ||
 		lpad(to_hex(i & 4095), 3, '0') || '8' || lpad(to_hex(i), 15, '0'))::uuid as id, t,
-		jsonb_build_object('n', i, 'key', i % $2) as payload
+		jsonb_build_object('n', i, 'key', case when $2 < $1 then abs(hashint4(i)::bigint) % $2 else i end) as payload
 	from (select i, now() - ($1 - i) * interval '10 us' as t from generate_series(0, $1 - 1) as i) as g`
 
 func (s spectral) Fill(ctx context.Context, d *database, count, keys int) error {
