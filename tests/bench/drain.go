@@ -33,7 +33,7 @@ const drainTimeout = 30 * time.Minute
 func (w drain) run(ctx context.Context, d *database, s system) (_ []metric, err error) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	if s.Name() == "gue" || s.Name() == "pg-boss" && w.effect == perEvent {
+	if s.Name() == "gue" {
 		w.count /= 10 // it is so much slower
 	}
 	if w.keys == 0 {
@@ -83,8 +83,11 @@ func (w drain) run(ctx context.Context, d *database, s system) (_ []metric, err 
 		metrics = append(metrics,
 			metric{"client CPU", "µs", float64((after.client - before.client).Microseconds()) / n, true},
 			metric{"server CPU", "µs", float64((after.server - before.server).Microseconds()) / n, true},
-			metric{"WAL", "bytes", float64(after.wal-before.wal) / n, true},
-			metric{"allocations", "per event", float64(after.allocations-before.allocations) / n, true})
+			metric{"WAL", "bytes", float64(after.wal-before.wal) / n, true})
+		if _, elsewhere := s.(node); !elsewhere {
+			metrics = append(metrics,
+				metric{"allocations", "per event", float64(after.allocations-before.allocations) / n, true})
+		}
 	}
 	return metrics, nil
 }
@@ -119,10 +122,9 @@ var historyOf = map[string]string{
 	"river":    "update river_job set state = 'completed', finalized_at = now() where state = 'available'",
 }
 
-// settle starts workers, waits until all events are settled, and stops the workers. It returns how long it took until
-// then.
+// settle starts workers, waits until all events are settled, and stops the workers. It returns how long it took from
+// when the workers ran until all was settled.
 func (w drain) settle(ctx context.Context, d *database, s system) (took time.Duration, err error) {
-	started := time.Now()
 	handled := make(chan struct{})
 	var stop func() error
 	if w.processes > 0 {
@@ -134,6 +136,7 @@ func (w drain) settle(ctx context.Context, d *database, s system) (took time.Dur
 	if err != nil {
 		return 0, err
 	}
+	started := time.Now()
 	defer func() { err = errors.Join(err, stop()) }()
 	select {
 	case <-handled:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (w pickup) run(ctx context.Context, d *database, s system) (_ []metric, err
 	var mu sync.Mutex // guards both: a handler may start while the producer's call still returns
 	handled := make(chan int, 2*len(sent))
 	stop, err := s.Work(ctx, d, job{handle: func(e event) error {
-		now := time.Now()
+		now := cmp.Or(e.at, time.Now())
 		mu.Lock()
 		defer mu.Unlock()
 		if took[e.N] == 0 { // not a repetition

@@ -114,7 +114,10 @@ func (b *bench) measure(ctx context.Context, w workload, o options, report *repo
 				return fmt.Errorf("prepare %s: %w", s.Name(), err)
 			}
 			runtime.GC()
-			running.Go(func() { metrics[i], errs[i] = w.run(ctx, d, s) })
+			running.Go(func() {
+				metrics[i], errs[i] = w.run(ctx, d, s)
+				errs[i] = errors.Join(errs[i], d.end())
+			})
 			if !w.together {
 				running.Wait()
 			}

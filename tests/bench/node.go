@@ -1,3 +1,246 @@
 package main
 
-func nodeVersions() []string { return nil }
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/app/embeddedpg"
+)
+
+// nodePrograms are the programs in node/, one for each system, and the packages that they need.
+//
+//go:embed node
+var nodePrograms embed.FS
+
+// node is a system whose workers and producers are a program for node. It says in which configuration it runs.
+type node struct{ name, database, tables, left, fill string }
+
+var nodePeers = []system{
+	node{"graphile-worker", "graphile", "graphile_worker._private_jobs",
+		"select exists (select from graphile_worker._private_jobs)",
+		`select graphile_worker.add_jobs(array(select json_populate_record(null::graphile_worker.job_spec,
+			json_build_object('identifier', 'bench', 'payload', payload, 'run_at', t)) from r))`},
+	node{"pg-boss", "pgboss", "pgboss.job",
+		"select exists (select from pgboss.job where name = 'bench' and state < 'completed')",
+		"insert into pgboss.job (name, data, policy) select 'bench', payload, 'standard' from r"},
+}
+
+func (n node) Name() string     { return n.name }
+func (n node) Database() string { return n.database }
+func (n node) Tables() string   { return n.tables }
+func (n node) Left() string     { return n.left }
+
+func (n node) Prepare(ctx context.Context, d *database) error {
+	if err := installNode(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "%s is skipped: %v\n", n.name, err)
+		return errSkipped
+	}
+	// the worker's login owns its tables, which have row-level security
+	if err := d.exec(ctx, "grant create on database "+n.database+" to bench_worker"); err != nil {
+		return err
+	}
+	c, err := n.command(ctx, "prepare", d, 2)
+	if err != nil {
+		return err
+	}
+	c.Stderr = os.Stderr
+	return c.Run()
+}
+
+// nodeFolder is where the programs and their packages are installed: a folder for each lock file.
+func nodeFolder() (string, error) {
+	cache, err := embeddedpg.CacheFolder()
+	if err != nil {
+		return "", err
+	}
+	lock, err := nodePrograms.ReadFile("node/package-lock.json")
+	return filepath.Join(cache, fmt.Sprintf("bench-node-%.6x", sha256.Sum256(lock))), err
+}
+
+// installNode copies the programs, and installs the packages unless an earlier run has.
+func installNode(ctx context.Context) error {
+	for _, program := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return err
+		}
+	}
+	dir, err := nodeFolder()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	files, err := fs.Sub(nodePrograms, "node")
+	if err != nil {
+		return err
+	}
+	for _, pattern := range []string{"*.json", "*.mjs"} {
+		names, err := fs.Glob(files, pattern)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			text, err := fs.ReadFile(files, name)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	installed := filepath.Join(dir, "node_modules", ".package-lock.json") // npm writes it last
+	if _, err := os.Stat(installed); err == nil {
+		return nil
+	}
+	npm := exec.CommandContext(ctx, "npm", "ci", "--no-audit", "--no-fund")
+	npm.Dir = dir
+	if out, err := npm.CombinedOutput(); err != nil {
+		return fmt.Errorf("npm ci: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// command prepares a program. It runs in the node of the packages, because pg-boss needs a newer one than many machines
+// have.
+func (n node) command(ctx context.Context, what string, d *database, connections int) (*exec.Cmd, error) {
+	dir, err := nodeFolder()
+	if err != nil {
+		return nil, err
+	}
+	c := exec.CommandContext(ctx, filepath.Join(dir, "node_modules", "node", "bin", "node"),
+		filepath.Join(dir, n.name+".mjs"), what, d.worker, fmt.Sprint(connections))
+	c.Dir = dir
+	return c, nil
+}
+
+// start starts a program, waits until it is ready, and calls line for each further line of its output. Stop ends its
+// input and waits for it.
+func (n node) start(ctx context.Context, what string, d *database, connections int,
+	line func(string)) (input io.Writer, stop func() error, err error) {
+	c, err := n.command(context.WithoutCancel(ctx), what, d, connections)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.Stderr = os.Stderr
+	in, err := c.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		return nil, nil, errors.Join(fmt.Errorf("%s does not start", n.name), c.Wait())
+	}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for lines.Scan() {
+			line(lines.Text())
+		}
+	})
+	return in, func() error {
+		_ = in.Close()
+		ending := time.AfterFunc(30*time.Second, func() { _ = c.Process.Kill() })
+		defer ending.Stop()
+		reading.Wait()
+		return c.Wait()
+	}, nil
+}
+
+// Publisher returns a function that asks the producing program, and waits for its answer.
+func (n node) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (publishFunc, error) {
+	var mu sync.Mutex
+	waiting := make(map[int]chan struct{})
+	last := 0
+	input, stop, err := n.start(ctx, "publish", d, int(pool.Config().MaxConns), func(line string) {
+		var number int
+		if _, err := fmt.Sscan(line, &number); err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			close(waiting[number])
+			delete(waiting, number)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.atEnd(stop)
+	return func(ctx context.Context, batch []event) error {
+		answer := make(chan struct{})
+		mu.Lock()
+		last++
+		waiting[last] = answer
+		text, err := json.Marshal([]any{last, batch})
+		if err == nil {
+			_, err = input.Write(append(text, '\n'))
+		}
+		mu.Unlock()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-answer:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, nil
+}
+
+func (n node) Fill(ctx context.Context, d *database, count, keys int) error {
+	_, err := d.pool.Exec(ctx, "with r as materialized ("+fillRows+") "+n.fill, count, max(keys, 1))
+	return err
+}
+
+func (n node) Work(ctx context.Context, d *database, j job) (func() error, error) {
+	what := "work"
+	if j.effect != noEffect {
+		what = "work-with-effects"
+	}
+	_, stop, err := n.start(ctx, what, d, 10, func(line string) {
+		var e event
+		var at float64 // milliseconds
+		if _, err := fmt.Sscan(line, &e.N, &at); err == nil && j.handle != nil {
+			e.at = time.UnixMicro(int64(at * 1000))
+			_ = j.handle(e)
+		}
+	})
+	return stop, err
+}
+
+// nodeVersions returns the packages, with their versions.
+func nodeVersions() []string {
+	var pinned struct{ Dependencies map[string]string }
+	text, err := nodePrograms.ReadFile("node/package.json")
+	if err != nil || json.Unmarshal(text, &pinned) != nil {
+		return nil
+	}
+	var versions []string
+	for name, version := range pinned.Dependencies {
+		versions = append(versions, name+" "+version)
+	}
+	slices.Sort(versions)
+	return versions
+}

@@ -70,6 +70,18 @@ type database struct {
 	bench                   *bench
 	admin, worker, producer string // URLs
 	pool                    *pgxpool.Pool
+	ends                    []func() error // to be called after a run
+}
+
+// atEnd makes f run when the workload's run ends.
+func (d *database) atEnd(f func() error) { d.ends = append(d.ends, f) }
+
+func (d *database) end() (err error) {
+	for _, f := range d.ends {
+		err = errors.Join(err, f())
+	}
+	d.ends = nil
+	return err
 }
 
 // open returns a system's database, and creates it at the first call.
@@ -145,11 +157,13 @@ type usage struct {
 }
 
 func (d *database) usage(ctx context.Context) (u usage, err error) {
-	var self syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
-		return u, err
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} { // ended children: workers
+		var used syscall.Rusage
+		if err := syscall.Getrusage(who, &used); err != nil {
+			return u, err
+		}
+		u.client += time.Duration(used.Utime.Nano() + used.Stime.Nano())
 	}
-	u.client = time.Duration(self.Utime.Nano() + self.Stime.Nano())
 	u.server = serverCPU()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,6 +15,8 @@ import (
 type event struct {
 	N   int `json:"n"`
 	Key int `json:"key"`
+	// at is when it was handled, where another process did that; zero means now.
+	at time.Time
 }
 
 // system publishes and works events in a database of its choice. Several systems may share one.

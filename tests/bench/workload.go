@@ -59,7 +59,7 @@ var (
 	product    = spectral{name: "spectral"}
 	productSQL = spectral{name: "spectral-sql", sql: true}
 	bare       = floor{name: "floor"}
-	peers      = []system{riverQueue{}, watermillSQL{}, gueQueue{}}
+	peers      = append([]system{riverQueue{}, watermillSQL{}, gueQueue{}}, nodePeers...)
 )
 
 func with(first ...system) []system { return append(first, peers...) }
@@ -95,7 +95,7 @@ func workloads(n sizes) []workload {
 	snapshot := drain{count: n.drain, hold: true}
 	all = append(all,
 		workload{name: "drain", systems: with(product, bare), run: drain{count: n.drain, resources: true}.run,
-			about: fmt.Sprintf("A backlog of %d events without effect, from the start of the worker until the last is settled "+
+			about: fmt.Sprintf("A backlog of %d events without effect, from when the worker runs until the last is settled "+
 				"(gue: a tenth). CPU, WAL and allocations are for each event.", n.drain)},
 		workload{name: "drain with snapshot", systems: with(product, bare), run: snapshot.run,
 			about: "The same while a transaction holds a snapshot from before."},
