@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var tiny = sizes{publish: 20 * time.Millisecond, connections: []int{1, 4}, events: []int{1, 3},
+var tiny = sizes{publish: 20 * time.Millisecond, runs: [][2]int{{1, 1}, {4, 3}},
 	calls: 20 * time.Millisecond, firsts: 1, drain: 100, effects: 100,
 	latency: 100 * time.Millisecond, idle: 100 * time.Millisecond, million: 100, history: 200, failing: 10, leased: 20,
 	maxChild: 2}

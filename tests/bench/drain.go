@@ -93,8 +93,7 @@ func (w drain) run(ctx context.Context, d *database, s system) (_ []metric, err 
 }
 
 // fill makes the backlog. The statistics are those of the full table, except with stale.
-func (w drain) fill(ctx context.Context, d *database, s system) error {
-	err := d.empty(ctx, s)
+func (w drain) fill(ctx context.Context, d *database, s system) (err error) {
 	const chunk = 100_000
 	for done := 0; done < w.history && err == nil; done += chunk {
 		if err = s.Fill(ctx, d, min(chunk, w.history-done), chunk); err == nil {
@@ -103,6 +102,9 @@ func (w drain) fill(ctx context.Context, d *database, s system) error {
 	}
 	if err == nil && w.stale {
 		err = d.exec(ctx, "alter table core.outbox set (autovacuum_enabled = off); analyze "+s.Tables())
+		d.atEnd(func(ctx context.Context) error {
+			return d.exec(ctx, "alter table core.outbox reset (autovacuum_enabled)")
+		})
 	}
 	if err == nil {
 		err = s.Fill(ctx, d, w.count, w.keys)
@@ -176,7 +178,7 @@ func (d *database) awaitSettled(ctx context.Context, s system) error {
 	if _, err := conn.Exec(ctx, "set enable_seqscan = off"); err != nil {
 		return err
 	}
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		var left bool

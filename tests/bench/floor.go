@@ -63,11 +63,12 @@ func (f floor) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (
 	table := "bench.events"
 	if f.direct != "" {
 		table = f.direct
-		state := " disable trigger all"
-		if f.trigger {
-			state = " enable trigger all"
+		sql := "grant insert on " + table + " to bench_producer"
+		if !f.trigger {
+			sql += "; alter table " + table + " disable trigger all"
+			d.atEnd(func(ctx context.Context) error { return d.exec(ctx, "alter table "+table+" enable trigger all") })
 		}
-		if err := d.exec(ctx, "alter table "+table+state+"; grant insert on "+table+" to bench_producer"); err != nil {
+		if err := d.exec(ctx, sql); err != nil {
 			return nil, err
 		}
 	}
@@ -102,7 +103,7 @@ func (f floor) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (
 }
 
 func (f floor) Fill(ctx context.Context, d *database, count, keys int) error {
-	return fillOutbox(ctx, d, "bench.events", "pending", count, keys)
+	return fillOutbox(ctx, d, "bench.events", count, keys)
 }
 
 const (

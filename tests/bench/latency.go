@@ -17,9 +17,6 @@ type pickup struct{ rate int }
 const warmUp = 10
 
 func (w pickup) run(ctx context.Context, d *database, s system) (_ []metric, err error) {
-	if err := d.empty(ctx, s); err != nil {
-		return nil, err
-	}
 	count := max(int(d.bench.sizes.latency.Seconds()*float64(w.rate)), 1)
 	ctx, cancel := context.WithTimeout(ctx, d.bench.sizes.latency+time.Minute)
 	defer cancel()
@@ -104,9 +101,6 @@ func (w pickup) run(ctx context.Context, d *database, s system) (_ []metric, err
 type idle struct{ workers int }
 
 func (w idle) run(ctx context.Context, d *database, s system) (_ []metric, err error) {
-	if err := d.empty(ctx, s); err != nil {
-		return nil, err
-	}
 	for range w.workers {
 		stop, err := s.Work(ctx, d, job{})
 		if err != nil {

@@ -45,7 +45,7 @@ func main() {
 	flag.BoolVar(&o.long, "long", false, "run all workloads, with more events and time")
 	flag.StringVar(&o.workload, "workload", "", "run only workloads whose names contain one of these, with commas between")
 	flag.StringVar(&o.system, "system", "", "run only these systems, with commas between")
-	flag.IntVar(&o.rounds, "rounds", 3, "repeat each workload so many times")
+	flag.IntVar(&o.rounds, "rounds", 3, "measure so many times")
 	flag.StringVar(&o.out, "out", "", "write performance.md, and charts and JSON in performance/, in this folder")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -116,7 +116,7 @@ func (b *bench) measure(ctx context.Context, w workload, o options, report *repo
 			runtime.GC()
 			running.Go(func() {
 				metrics[i], errs[i] = w.run(ctx, d, s)
-				errs[i] = errors.Join(errs[i], d.end())
+				errs[i] = errors.Join(errs[i], d.end(ctx), d.empty(ctx, s))
 			})
 			if !w.together {
 				running.Wait()
@@ -132,7 +132,7 @@ func (b *bench) measure(ctx context.Context, w workload, o options, report *repo
 				fmt.Fprintf(os.Stderr, "  %d %s: %s %s %s\n", round+1, s.Name(), m.name, number(m.value), m.unit)
 			}
 		}
-		if w.together {
+		if w.once {
 			break
 		}
 	}

@@ -46,7 +46,7 @@ func (n node) Tables() string   { return n.tables }
 func (n node) Left() string     { return n.left }
 
 func (n node) Prepare(ctx context.Context, d *database) error {
-	if err := installNode(ctx); err != nil {
+	if _, err := installNode(ctx); err != nil {
 		fmt.Fprintf(os.Stderr, "%s is skipped: %v\n", n.name, err)
 		return errSkipped
 	}
@@ -62,65 +62,48 @@ func (n node) Prepare(ctx context.Context, d *database) error {
 	return c.Run()
 }
 
-// nodeFolder is where the programs and their packages are installed: a folder for each lock file.
-func nodeFolder() (string, error) {
-	cache, err := embeddedpg.CacheFolder()
-	if err != nil {
-		return "", err
-	}
-	lock, err := nodePrograms.ReadFile("node/package-lock.json")
-	return filepath.Join(cache, fmt.Sprintf("bench-node-%.6x", sha256.Sum256(lock))), err
-}
-
-// installNode copies the programs, and installs the packages unless an earlier run has.
-func installNode(ctx context.Context) error {
+// installNode returns the folder of the programs and their packages, one in the cache folder for each edition of them.
+func installNode(ctx context.Context) (string, error) {
 	for _, program := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return err
+			return "", err
 		}
-	}
-	dir, err := nodeFolder()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
 	}
 	files, err := fs.Sub(nodePrograms, "node")
 	if err != nil {
-		return err
+		return "", err
 	}
-	for _, pattern := range []string{"*.json", "*.mjs"} {
-		names, err := fs.Glob(files, pattern)
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			text, err := fs.ReadFile(files, name)
-			if err == nil {
-				err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
-			}
-			if err != nil {
-				return err
-			}
-		}
+	names, err := fs.Glob(files, "*")
+	hash := sha256.New()
+	for _, name := range names {
+		text, readErr := fs.ReadFile(files, name)
+		err = errors.Join(err, readErr)
+		hash.Write(text)
 	}
-	installed := filepath.Join(dir, "node_modules", ".package-lock.json") // npm writes it last
-	if _, err := os.Stat(installed); err == nil {
-		return nil
+	cache, cacheErr := embeddedpg.CacheFolder()
+	if err := errors.Join(err, cacheErr); err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, fmt.Sprintf("bench-node-%.6x", hash.Sum(nil)))
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	made := dir + ".new"
+	if err := errors.Join(os.RemoveAll(made), os.CopyFS(made, files)); err != nil {
+		return "", err
 	}
 	npm := exec.CommandContext(ctx, "npm", "ci", "--no-audit", "--no-fund")
-	npm.Dir = dir
+	npm.Dir = made
 	if out, err := npm.CombinedOutput(); err != nil {
-		return fmt.Errorf("npm ci: %w\n%s", err, out)
+		return "", fmt.Errorf("npm ci: %w\n%s", err, out)
 	}
-	return nil
+	return dir, os.Rename(made, dir)
 }
 
 // command prepares a program. It runs in the node of the packages, because pg-boss needs a newer one than many machines
 // have.
 func (n node) command(ctx context.Context, what string, d *database, connections int) (*exec.Cmd, error) {
-	dir, err := nodeFolder()
+	dir, err := installNode(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +169,7 @@ func (n node) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (p
 	if err != nil {
 		return nil, err
 	}
-	d.atEnd(stop)
+	d.atEnd(func(context.Context) error { return stop() })
 	return func(ctx context.Context, batch []event) error {
 		answer := make(chan struct{})
 		mu.Lock()

@@ -16,9 +16,6 @@ type publishing struct {
 }
 
 func (p publishing) run(ctx context.Context, d *database, s system) ([]metric, error) {
-	if err := d.empty(ctx, s); err != nil {
-		return nil, err
-	}
 	if p.async {
 		const role = "alter role bench_producer "
 		if err := d.exec(ctx, role+"set synchronous_commit = off"); err != nil {
@@ -74,9 +71,6 @@ func (p publishing) repeat(ctx context.Context, publish publishFunc, batch []eve
 
 // firstPublish measures the first publication of connections that did nothing before.
 func firstPublish(ctx context.Context, d *database, s system) ([]metric, error) {
-	if err := d.empty(ctx, s); err != nil {
-		return nil, err
-	}
 	var all []float64
 	for range d.bench.sizes.firsts {
 		took, err := firstTime(ctx, d, s)

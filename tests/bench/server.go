@@ -70,15 +70,15 @@ type database struct {
 	bench                   *bench
 	admin, worker, producer string // URLs
 	pool                    *pgxpool.Pool
-	ends                    []func() error // to be called after a run
+	ends                    []func(context.Context) error // to be called after a run
 }
 
 // atEnd makes f run when the workload's run ends.
-func (d *database) atEnd(f func() error) { d.ends = append(d.ends, f) }
+func (d *database) atEnd(f func(context.Context) error) { d.ends = append(d.ends, f) }
 
-func (d *database) end() (err error) {
+func (d *database) end(ctx context.Context) (err error) {
 	for _, f := range d.ends {
-		err = errors.Join(err, f())
+		err = errors.Join(err, f(ctx))
 	}
 	d.ends = nil
 	return err
@@ -144,7 +144,7 @@ func one[T any](ctx context.Context, d *database, sql string, args ...any) (v T,
 	return v, err
 }
 
-// empty removes all events, and what is left of earlier workloads in the server's memory and log.
+// empty removes all events, and writes what the server has not yet written, before the next system's turn.
 func (d *database) empty(ctx context.Context, s system) error {
 	return d.exec(ctx, "truncate bench.effects, "+s.Tables()+"; checkpoint")
 }

@@ -129,18 +129,18 @@ const fillRows = `select (lpad(to_hex((extract(epoch from t) * 1000)::bigint), 1
 	from (select i, now() - ($1 - i) * interval '10 us' as t from generate_series(0, $1 - 1) as i) as g`
 
 func (s spectral) Fill(ctx context.Context, d *database, count, keys int) error {
-	return fillOutbox(ctx, d, "core.outbox", "pending", count, keys)
+	return fillOutbox(ctx, d, "core.outbox", count, keys)
 }
 
 // fillOutbox adds events to core.outbox or to a copy of it, without triggers.
-func fillOutbox(ctx context.Context, d *database, table, status string, count, keys int) error {
+func fillOutbox(ctx context.Context, d *database, table string, count, keys int) error {
 	_, err := d.pool.Exec(ctx, "alter table "+table+" disable trigger all")
 	if err == nil {
 		_, err = d.pool.Exec(ctx, `with r as materialized (`+fillRows+`)
 			insert into `+table+` (id, event_type, event_version, occurred_at, source, content_class, channel, generation,
-				payload, idempotency_key, status, created_at, available_at, delivered_at)
-			select r.id, 'worlds.bench.happened', 1, r.t, 'worlds', 'operational', 'outbox_gen_1', 1, r.payload, r.id::text,
-				'`+status+`', r.t, r.t, case when '`+status+`' = 'delivered' then r.t end from r`, count, max(keys, 1))
+				payload, idempotency_key, status, created_at, available_at)
+			select id, 'worlds.bench.happened', 1, t, 'worlds', 'operational', 'outbox_gen_1', 1, payload, id::text, 'pending',
+				t, t from r`, count, max(keys, 1))
 	}
 	if err == nil {
 		_, err = d.pool.Exec(ctx, "alter table "+table+" enable trigger all")

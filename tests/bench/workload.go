@@ -18,37 +18,39 @@ type metric struct {
 
 // workload is measured on each of its systems.
 type workload struct {
-	name    string
-	about   string // a sentence for the report
-	long    bool   // only in the long form
-	systems []system
-	run     func(ctx context.Context, d *database, s system) ([]metric, error)
-	// together: the systems run at once, since they only wait, and only once.
-	together bool
+	name     string
+	about    string // a sentence for the report
+	long     bool   // only in the long form
+	systems  []system
+	run      func(ctx context.Context, d *database, s system) ([]metric, error)
+	once     bool // instead of in each round
+	together bool // the systems run at once, since they only wait
 }
 
 // sizes are what the short and the long form, and the test, differ in.
 type sizes struct {
-	publish             time.Duration // of each publishing run, for each of the next two
-	connections, events []int
-	calls               time.Duration // of each run of single calls
-	firsts              int           // first publications
-	drain               int           // no-op events
-	effects             int           // events with an effect
-	latency             time.Duration
-	idle                time.Duration
-	million             int // events of the large drain
-	history             int // delivered events behind
-	failing             int
-	leased              int
-	maxChild            int // worker processes
+	fewPeers bool          // in the less important workloads
+	publish  time.Duration // of each publishing run
+	runs     [][2]int      // connections, and events in a transaction
+	calls    time.Duration // of each run of single calls
+	firsts   int           // first publications
+	drain    int           // no-op events
+	effects  int           // events with an effect
+	latency  time.Duration
+	idle     time.Duration
+	million  int // events of the large drain
+	history  int // delivered events behind
+	failing  int
+	leased   int
+	maxChild int // worker processes
 }
 
 var (
-	short = sizes{publish: time.Second, connections: []int{1, 32}, events: []int{1, 1000},
-		calls: 500 * time.Millisecond, firsts: 5, drain: 50_000, effects: 20_000,
-		latency: 2500 * time.Millisecond, idle: 10 * time.Second}
-	long = sizes{publish: 5 * time.Second, connections: []int{1, 8, 32, 64}, events: []int{1, 10, 1000},
+	short = sizes{fewPeers: true, publish: 700 * time.Millisecond, runs: [][2]int{{32, 1}, {1, 1000}},
+		calls: 500 * time.Millisecond, firsts: 5, drain: 30_000, effects: 20_000,
+		latency: 2 * time.Millisecond, idle: 10 * time.Second}
+	long = sizes{publish: 5 * time.Second, runs: [][2]int{{1, 1}, {1, 10}, {1, 1000}, {8, 1}, {8, 10}, {8, 1000},
+		{32, 1}, {32, 10}, {32, 1000}, {64, 1}, {64, 10}, {64, 1000}},
 		calls: 3 * time.Second, firsts: 20, drain: 100_000, effects: 100_000,
 		latency: 30 * time.Second, idle: time.Minute, million: 1_000_000, history: 10_000_000, failing: 20_000,
 		leased: 20_000, maxChild: 8}
@@ -62,7 +64,16 @@ var (
 	peers      = append([]system{riverQueue{}, watermillSQL{}, gueQueue{}}, nodePeers...)
 )
 
+// with returns systems and all peers.
 func with(first ...system) []system { return append(first, peers...) }
+
+// some returns systems and, in the short form, only the best known peer.
+func (n sizes) some(first ...system) []system {
+	if n.fewPeers {
+		return append(first, riverQueue{})
+	}
+	return with(first...)
+}
 
 // workloads returns all workloads in the order of the report. The short form has one of each kind.
 func workloads(n sizes) []workload {
@@ -80,24 +91,18 @@ func workloads(n sizes) []workload {
 			about: "32 connections insert into `core.outbox`, with the trigger that notifies and without it.",
 			run:   publishing{connections: 32, events: 1, duration: n.publish}.run},
 	}
-	for _, connections := range n.connections {
-		for _, events := range n.events {
-			all = append(all, workload{
-				name: fmt.Sprintf("publish %dx%d", connections, events),
-				long: !(connections == 32 && events == 1 || connections == 1 && events == 1000),
-				about: fmt.Sprintf("Connections: %d. Events in each transaction: %d. The floor is a plain INSERT without CHECKs "+
-					"and trigger.", connections, events),
-				systems: with(product, productSQL, bare),
-				run:     publishing{connections: connections, events: events, duration: n.publish}.run,
-			})
-		}
+	for _, run := range n.runs {
+		p := publishing{connections: run[0], events: run[1], duration: n.publish}
+		all = append(all, workload{
+			name: fmt.Sprintf("publish %dx%d", p.connections, p.events), systems: with(product, productSQL, bare), run: p.run,
+			about: fmt.Sprintf("Connections: %d. Events in each transaction: %d. The floor is a plain INSERT without CHECKs "+
+				"and trigger.", p.connections, p.events)})
 	}
-	snapshot := drain{count: n.drain, hold: true}
 	all = append(all,
 		workload{name: "drain", systems: with(product, bare), run: drain{count: n.drain, resources: true}.run,
 			about: fmt.Sprintf("A backlog of %d events without effect, from when the worker runs until the last is settled "+
 				"(gue: a tenth). CPU, WAL and allocations are for each event.", n.drain)},
-		workload{name: "drain with snapshot", systems: with(product, bare), run: snapshot.run,
+		workload{name: "drain with snapshot", systems: n.some(product, bare), run: drain{count: n.drain, hold: true}.run,
 			about: "The same while a transaction holds a snapshot from before."},
 		workload{name: "drain with log", systems: []system{product, logged()}, run: drain{count: n.drain}.run,
 			about: "The same with the log as by default, written to the null device, against none."},
@@ -122,14 +127,15 @@ func workloads(n sizes) []workload {
 	}
 	for _, rate := range []int{50, 500, 2000} {
 		all = append(all, workload{name: fmt.Sprintf("pickup at %d/s", rate), long: rate > 50,
-			systems: with(product, floor{name: "floor", notify: true}), run: pickup{rate: rate}.run,
+			systems: n.some(product, floor{name: "floor", notify: true}), run: pickup{rate: rate}.run,
 			about: fmt.Sprintf("From before the producer's BEGIN until the handler runs, at %d events per second. The floor is "+
 				"LISTEN and SELECT.", rate)})
 	}
 	all = append(all,
-		workload{name: "idle", systems: with(product), together: true, run: idle{workers: 1}.run,
+		workload{name: "idle", systems: with(product), once: true, together: true, run: idle{workers: 1}.run,
 			about: "Transactions per second of a worker without events."},
-		workload{name: "idle, 20 workers", long: true, systems: []system{product}, run: idle{workers: 20}.run,
+		workload{name: "idle, 20 workers", long: true, once: true, systems: []system{product},
+			run:   idle{workers: 20}.run,
 			about: "Transactions per second of 20 workers without events."},
 		workload{name: "drain 1 M", long: true, systems: with(product, bare), run: drain{count: n.million}.run,
 			about: fmt.Sprintf("A backlog of %d events without effect.", n.million)},
@@ -139,7 +145,7 @@ func workloads(n sizes) []workload {
 		workload{name: "drain 1 M with stale statistics", long: true, systems: []system{product},
 			run:   drain{count: n.million, stale: true}.run,
 			about: "The same when the table was last analyzed while it was empty."},
-		workload{name: "drain after history", long: true, systems: []system{product, riverQueue{}},
+		workload{name: "drain after history", long: true, once: true, systems: []system{product, riverQueue{}},
 			run:   drain{count: n.drain, history: n.history}.run,
 			about: fmt.Sprintf("A backlog of %d events behind %d delivered ones.", n.drain, n.history)},
 		workload{name: "drain with failures", long: true, systems: []system{product},
