@@ -30,7 +30,7 @@ type drain struct {
 // drainTimeout ends a drain that hangs.
 const drainTimeout = 30 * time.Minute
 
-func (w drain) run(ctx context.Context, d *database, s system) (_ []metric, err error) {
+func (w drain) run(ctx context.Context, d *database, s system) ([]metric, error) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	if s.Name() == "gue" {
@@ -39,21 +39,18 @@ func (w drain) run(ctx context.Context, d *database, s system) (_ []metric, err 
 	if w.keys == 0 {
 		w.keys = w.count
 	}
-	release := func() {}
 	if w.hold {
-		if release, err = d.holdSnapshot(ctx); err != nil {
+		if err := d.holdSnapshot(ctx); err != nil {
 			return nil, err
 		}
 	}
-	defer func() { release() }()
 	if err := w.fill(ctx, d, s); err != nil {
 		return nil, err
 	}
 	if w.statements {
-		if err := d.countStatements(ctx, true); err != nil {
+		if err := d.countStatements(ctx); err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, d.countStatements(context.WithoutCancel(ctx), false)) }()
 	}
 	before, err := d.usage(ctx)
 	if err != nil {
@@ -195,14 +192,15 @@ func (d *database) awaitSettled(ctx context.Context, s system) error {
 
 const holder = "application_name = 'holds a snapshot'"
 
-// holdSnapshot opens a transaction that keeps dead rows from being removed.
-func (d *database) holdSnapshot(ctx context.Context) (release func(), err error) {
+// holdSnapshot opens a transaction that keeps dead rows from being removed, until the run ends.
+func (d *database) holdSnapshot(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, d.admin)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	d.atEnd(conn.Close)
 	_, err = conn.Exec(ctx, "set "+holder+"; begin isolation level repeatable read; select 1")
-	return func() { _ = conn.Close(context.WithoutCancel(ctx)) }, err
+	return err
 }
 
 // workerProcess is the argument that makes this program a worker process, until its input ends.

@@ -29,11 +29,9 @@ func (w pickup) run(ctx context.Context, d *database, s system) (_ []metric, err
 	if err != nil {
 		return nil, err
 	}
-	if err := d.countStatements(ctx, true); err != nil {
+	if err := d.countStatements(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.countStatements(context.WithoutCancel(ctx), false)) }()
-
 	sent, took := make([]time.Time, warmUp+count), make([]time.Duration, warmUp+count)
 	var mu sync.Mutex // guards both: a handler may start while the producer's call still returns
 	handled := make(chan int, 2*len(sent))

@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -48,7 +49,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 3, "measure so many times")
 	flag.StringVar(&o.out, "out", "", "write performance.md, and charts and JSON in performance/, in this folder")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	exit(run(ctx, o))
 }
@@ -99,24 +100,27 @@ func matches(name, list string) bool {
 
 // measure runs a workload on each of its systems, round by round.
 func (b *bench) measure(ctx context.Context, w workload, o options, report *report) error {
-	systems := slices.DeleteFunc(w.systems, func(s system) bool {
-		return o.system != "" && !slices.Contains(strings.Split(o.system, ","), s.Name())
-	})
+	var systems []system
+	var databases []*database
+	for _, s := range w.systems {
+		if o.system != "" && !slices.Contains(strings.Split(o.system, ","), s.Name()) {
+			continue
+		}
+		d, err := b.open(ctx, s)
+		if err == nil {
+			systems, databases = append(systems, s), append(databases, d)
+		} else if !errors.Is(err, errSkipped) {
+			return fmt.Errorf("prepare %s: %w", s.Name(), err)
+		}
+	}
 	errs, metrics := make([]error, len(systems)), make([][]metric, len(systems))
 	for round := range o.rounds {
 		var running sync.WaitGroup
 		for i, s := range systems {
-			d, err := b.open(ctx, s)
-			if errors.Is(err, errSkipped) {
-				continue
-			}
-			if err != nil {
-				return fmt.Errorf("prepare %s: %w", s.Name(), err)
-			}
 			runtime.GC()
 			running.Go(func() {
-				metrics[i], errs[i] = w.run(ctx, d, s)
-				errs[i] = errors.Join(errs[i], d.end(ctx), d.empty(ctx, s))
+				metrics[i], errs[i] = w.run(ctx, databases[i], s)
+				errs[i] = errors.Join(errs[i], databases[i].end(ctx), databases[i].empty(ctx, s))
 			})
 			if !w.together {
 				running.Wait()

@@ -21,7 +21,7 @@ func (p publishing) run(ctx context.Context, d *database, s system) ([]metric, e
 		if err := d.exec(ctx, role+"set synchronous_commit = off"); err != nil {
 			return nil, err
 		}
-		defer func() { _ = d.exec(context.WithoutCancel(ctx), role+"reset synchronous_commit") }()
+		d.atEnd(func(ctx context.Context) error { return d.exec(ctx, role+"reset synchronous_commit") })
 	}
 	pool, err := openAppPool(ctx, d.producer, p.connections)
 	if err != nil {

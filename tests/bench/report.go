@@ -203,7 +203,7 @@ func (r *report) markdown(charts bool) string {
 			if charts {
 				fmt.Fprintf(&b, "![%s](performance/%s)\n\n", w, chartFile(w))
 			}
-			b.WriteString("| System | Metric | Unit | Median | Range | spectral against it |\n|---|---|---|---:|---:|---:|\n")
+			b.WriteString("| System | Metric | Unit | Median | Range | spectral / it |\n|---|---|---|---:|---:|---:|\n")
 			for _, other := range r.Results {
 				if other.Workload == w {
 					b.WriteString(r.row(other))
@@ -266,36 +266,31 @@ var chart = template.Must(template.New("chart").Parse(`<svg xmlns="http://www.w3
 `))
 
 type bar struct {
-	Name, Value, Color    string
-	Y, Text, Middle       int
-	Width, Low, High, End float64
+	Name, Value, Color                     string
+	Y, Text, Middle, Width, Low, High, End int
 }
 
 // svg draws the first metric of a workload.
 func (r *report) svg(workload string) ([]byte, error) {
-	var bars []bar
-	var title string
 	var all []*result
 	greatest := 0.0
 	for _, result := range r.Results {
-		if result.Workload == workload && (title == "" || result.Metric == all[0].Metric) {
-			title = fmt.Sprintf("%s: %s, %s", workload, result.Metric, result.Unit)
+		if result.Workload == workload && (len(all) == 0 || result.Metric == all[0].Metric) {
 			all = append(all, result)
 			greatest = max(greatest, slices.Max(result.Values))
 		}
 	}
-	scale := 440 / max(greatest, 1e-9)
+	scale := func(v float64) int { return int(440 * v / max(greatest, 1e-9)) }
+	bars := make([]bar, len(all))
 	for i, result := range all {
-		y := 34 + 24*i
-		b := bar{Name: result.System, Value: number(result.median()), Color: "#9aa7b4", Y: y, Text: y + 13, Middle: y + 8,
-			Width: scale * result.median(), Low: 160 + scale*slices.Min(result.Values),
-			High: 160 + scale*slices.Max(result.Values)}
-		b.End = b.High + 8
+		y, high := 34+24*i, 160+scale(slices.Max(result.Values))
+		bars[i] = bar{Name: result.System, Value: number(result.median()), Color: "#9aa7b4", Y: y, Text: y + 13,
+			Middle: y + 8, Width: scale(result.median()), Low: 160 + scale(slices.Min(result.Values)), High: high, End: high + 8}
 		if strings.HasPrefix(result.System, "spectral") {
-			b.Color = "#2f6fb3"
+			bars[i].Color = "#2f6fb3"
 		}
-		bars = append(bars, b)
 	}
+	title := fmt.Sprintf("%s: %s, %s", workload, all[0].Metric, all[0].Unit)
 	var out bytes.Buffer
 	err := chart.Execute(&out, map[string]any{"Title": title, "Height": 42 + 24*len(bars), "Bars": bars})
 	return out.Bytes(), err

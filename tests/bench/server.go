@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -211,14 +210,11 @@ func (d *database) transactions(ctx context.Context) (int64, error) {
 		where datname = current_database()`)
 }
 
-// countStatements makes new sessions count their statements, or not.
-func (d *database) countStatements(ctx context.Context, on bool) error {
-	track := "none"
-	if on {
-		track = "top"
-	}
-	return d.exec(ctx, fmt.Sprintf(`select pg_stat_statements_reset();
-		alter role bench_worker set pg_stat_statements.track = %s`, track))
+// countStatements makes new sessions of workers count their statements, until the run ends.
+func (d *database) countStatements(ctx context.Context) error {
+	const track = "alter role bench_worker set pg_stat_statements.track = "
+	d.atEnd(func(ctx context.Context) error { return d.exec(ctx, track+"none") })
+	return d.exec(ctx, "select pg_stat_statements_reset(); "+track+"top")
 }
 
 // statements returns how many statements the worker's login has sent.

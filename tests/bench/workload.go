@@ -48,7 +48,7 @@ type sizes struct {
 var (
 	short = sizes{fewPeers: true, publish: 700 * time.Millisecond, runs: [][2]int{{32, 1}, {1, 1000}},
 		calls: 500 * time.Millisecond, firsts: 5, drain: 30_000, effects: 20_000,
-		latency: 2 * time.Millisecond, idle: 10 * time.Second}
+		latency: 3 * time.Second, idle: 10 * time.Second}
 	long = sizes{publish: 5 * time.Second, runs: [][2]int{{1, 1}, {1, 10}, {1, 1000}, {8, 1}, {8, 10}, {8, 1000},
 		{32, 1}, {32, 10}, {32, 1000}, {64, 1}, {64, 10}, {64, 1000}},
 		calls: 3 * time.Second, firsts: 20, drain: 100_000, effects: 100_000,
@@ -93,8 +93,12 @@ func workloads(n sizes) []workload {
 	}
 	for _, run := range n.runs {
 		p := publishing{connections: run[0], events: run[1], duration: n.publish}
+		systems := with(product, productSQL, bare)
+		if p.events > 1 {
+			systems = n.some(product, productSQL, bare)
+		}
 		all = append(all, workload{
-			name: fmt.Sprintf("publish %dx%d", p.connections, p.events), systems: with(product, productSQL, bare), run: p.run,
+			name: fmt.Sprintf("publish %dx%d", p.connections, p.events), systems: systems, run: p.run,
 			about: fmt.Sprintf("Connections: %d. Events in each transaction: %d. The floor is a plain INSERT without CHECKs "+
 				"and trigger.", p.connections, p.events)})
 	}
@@ -114,14 +118,15 @@ func workloads(n sizes) []workload {
 		name, about string
 		effect      effect
 		keys        int
-		long        bool
+		systems     []system
 	}{
-		{"effects in batches", "a statement for each batch, if there are batch handlers; distinct rows", perBatch, 0, false},
-		{"effects in batches, hot", "the same on 500 rows", perBatch, hotRows, false},
-		{"effects one by one", "a statement for each event, distinct rows", perEvent, 0, false},
-		{"effects one by one, hot", "the same on 500 rows", perEvent, hotRows, true},
+		{"effects in batches", "a statement for each batch, if there are batch handlers; distinct rows", perBatch, 0,
+			with(product, bare)},
+		{"effects in batches, hot", "the same on 500 rows", perBatch, hotRows, n.some(product, bare)},
+		{"effects one by one", "a statement for each event, distinct rows", perEvent, 0, n.some(product, bare)},
+		{"effects one by one, hot", "the same on 500 rows", perEvent, hotRows, n.some(product, bare)},
 	} {
-		all = append(all, workload{name: w.name, systems: with(product, bare), long: w.long,
+		all = append(all, workload{name: w.name, systems: w.systems,
 			about: fmt.Sprintf("A backlog of %d events with an effect each: %s.", n.effects, w.about),
 			run:   drain{count: n.effects, effect: w.effect, keys: w.keys}.run})
 	}
