@@ -5,7 +5,7 @@ tool := CGO_ENABLED=0 go tool -modfile=tools/go.mod
 tags := heavy,sqlc
 
 .DEFAULT_GOAL := help
-.PHONY: help build event quick test test-all soak race lint fmt generate verify-generated demo ci
+.PHONY: help build event quick test test-all soak race bench lint fmt generate verify-generated demo ci
 
 # Tests that write files with -update, by what they write: the topology, the catalog, the golden schema, the table of settings.
 goldens := ./tests/architecture ./tests/contracts ./tests/sql ./internal/app/cli -run \
@@ -36,6 +36,9 @@ soak: ## run all tests with the long storms and full models (each package may ta
 
 race: ## run the adapters and the conformance suite under the race detector (30 s)
 	go test -race ./internal/core/... ./tests/conformance
+
+bench: ## measure the speed beside peers, docs/performance.md (3 min; make it quiet before)
+	go -C tests/bench run .
 
 lint: ## run golangci-lint (10 s; 1 min the first time)
 	$(tool) golangci-lint run

@@ -113,43 +113,51 @@ func (n node) command(ctx context.Context, what string, d *database, connections
 	return c, nil
 }
 
-// start starts a program, waits until it is ready, and calls line for each further line of its output. Stop ends its
-// input and waits for it.
-func (n node) start(ctx context.Context, what string, d *database, connections int,
-	line func(string)) (input io.Writer, stop func() error, err error) {
+// process is a running program.
+type process struct {
+	command *exec.Cmd
+	input   io.WriteCloser
+	ended   chan struct{} // closed when its output ends
+}
+
+// start starts a program, waits until it is ready, and calls line for each further line of its output.
+func (n node) start(ctx context.Context, what string, d *database, connections int, line func(string)) (*process, error) {
 	c, err := n.command(context.WithoutCancel(ctx), what, d, connections)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	p := &process{command: c, ended: make(chan struct{})}
 	c.Stderr = os.Stderr
-	in, err := c.StdinPipe()
-	if err != nil {
-		return nil, nil, err
+	output, err := c.StdoutPipe()
+	if err == nil {
+		p.input, err = c.StdinPipe()
 	}
-	out, err := c.StdoutPipe()
 	if err == nil {
 		err = c.Start()
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	lines := bufio.NewScanner(out)
+	lines := bufio.NewScanner(output)
 	if !lines.Scan() {
-		return nil, nil, errors.Join(fmt.Errorf("%s does not start", n.name), c.Wait())
+		return nil, errors.Join(fmt.Errorf("%s does not start", n.name), c.Wait())
 	}
-	var reading sync.WaitGroup
-	reading.Go(func() {
+	go func() {
+		defer close(p.ended)
 		for lines.Scan() {
 			line(lines.Text())
 		}
-	})
-	return in, func() error {
-		_ = in.Close()
-		ending := time.AfterFunc(30*time.Second, func() { _ = c.Process.Kill() })
-		defer ending.Stop()
-		reading.Wait()
-		return c.Wait()
-	}, nil
+	}()
+	return p, nil
+}
+
+// stop ends the input of the program and waits for it.
+func (p *process) stop() error {
+	_ = p.input.Close()
+	ending := time.AfterFunc(30*time.Second, func() { _ = p.command.Process.Kill() })
+	defer ending.Stop()
+	<-p.ended
+	return p.command.Wait()
 }
 
 // Publisher returns a function that asks the producing program, and waits for its answer.
@@ -157,7 +165,7 @@ func (n node) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (p
 	var mu sync.Mutex
 	waiting := make(map[int]chan struct{})
 	last := 0
-	input, stop, err := n.start(ctx, "publish", d, int(pool.Config().MaxConns), func(line string) {
+	p, err := n.start(ctx, "publish", d, int(pool.Config().MaxConns), func(line string) {
 		var number int
 		if _, err := fmt.Sscan(line, &number); err == nil {
 			mu.Lock()
@@ -169,7 +177,7 @@ func (n node) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (p
 	if err != nil {
 		return nil, err
 	}
-	d.atEnd(func(context.Context) error { return stop() })
+	d.atEnd(func(context.Context) error { return p.stop() })
 	return func(ctx context.Context, batch []event) error {
 		answer := make(chan struct{})
 		mu.Lock()
@@ -177,7 +185,7 @@ func (n node) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (p
 		waiting[last] = answer
 		text, err := json.Marshal([]any{last, batch})
 		if err == nil {
-			_, err = input.Write(append(text, '\n'))
+			_, err = p.input.Write(append(text, '\n'))
 		}
 		mu.Unlock()
 		if err != nil {
@@ -186,6 +194,8 @@ func (n node) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (p
 		select {
 		case <-answer:
 			return nil
+		case <-p.ended:
+			return fmt.Errorf("%s has ended", n.name)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -202,7 +212,7 @@ func (n node) Work(ctx context.Context, d *database, j job) (func() error, error
 	if j.effect != noEffect {
 		what = "work-with-effects"
 	}
-	_, stop, err := n.start(ctx, what, d, 10, func(line string) {
+	p, err := n.start(ctx, what, d, 10, func(line string) {
 		var e event
 		var at float64 // milliseconds
 		if _, err := fmt.Sscan(line, &e.N, &at); err == nil && j.handle != nil {
@@ -210,7 +220,10 @@ func (n node) Work(ctx context.Context, d *database, j job) (func() error, error
 			_ = j.handle(e)
 		}
 	})
-	return stop, err
+	if err != nil {
+		return nil, err
+	}
+	return p.stop, nil
 }
 
 // nodeVersions returns the packages, with their versions.

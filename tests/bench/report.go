@@ -134,7 +134,7 @@ func number(v float64) string {
 	}
 }
 
-// ratio names two results to divide, and what the project wants of the quotient.
+// ratio names two results to divide, and what the project wants of the quotient. Without to it is a value by itself.
 type ratio struct{ text, workload, metric, of, to, goal string }
 
 // bestPeer stands for the peer with the best value.
@@ -154,6 +154,10 @@ var ratios = []ratio{
 		">= 0.7"},
 	{"drain with a snapshot held, against without", "drain with snapshot", "drain", "spectral", "drain", ">= 0.9"},
 	{"drain, log as by default against none", "drain with log", "drain", "spectral, default log", "spectral", ">= 0.8"},
+	{"first publish on a connection, ms", "first publish", "first publish", "spectral", "", "<= 10"},
+	{"statements for each event, alone", "pickup at 50/s", "statements", "spectral", "", "<= 8"},
+	{"statements for each event, in batches", "statements", "statements", "spectral", "", "<= 0.2"},
+	{"idle, transactions/s", "idle", "idle", "spectral", "", "<= 0.5"},
 }
 
 // ratioOf returns the quotient and what it is against. A ratio to a name of a workload compares one system with itself.
@@ -161,6 +165,9 @@ func (r *report) ratioOf(q ratio) (v float64, against string, ok bool) {
 	of := r.find(q.workload, q.of, q.metric)
 	if of == nil {
 		return 0, "", false
+	}
+	if q.to == "" {
+		return of.median(), "", true
 	}
 	to := r.find(q.workload, q.to, q.metric)
 	if q.to == bestPeer {
@@ -189,7 +196,7 @@ func (r *report) markdown(charts bool) string {
 	fmt.Fprintf(&b, "%s\n\n", wrap(fmt.Sprintf("Measured on %s with `%s`, which took %s. Machine: %s. PostgreSQL %s, "+
 		"fsync and synchronous_commit on; %s; %s. Values are medians, with the least and the greatest of the rounds.", r.Date,
 		r.Command, cmp.Or(r.Took, "?"), r.Machine, r.Postgres, r.Go, strings.Join(r.Versions, ", "))))
-	b.WriteString("| Ratio | of | to | measured | goal |\n|---|---|---|---:|---:|\n")
+	b.WriteString("| Goal | of | to | measured | wanted |\n|---|---|---|---:|---:|\n")
 	for _, q := range ratios {
 		if v, against, ok := r.ratioOf(q); ok {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", q.text, q.of, against, number(v), q.goal)
