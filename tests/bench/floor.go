@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -118,9 +120,6 @@ const (
 		order by k on conflict do nothing`
 	floorSettle = `update bench.events set status = 'delivered', delivered_at = clock_timestamp(), attempts = attempts + 1
 		where id = any ($1)`
-	// floorEffects writes in the order of the keys, so that two batches cause no deadlock.
-	floorEffects = `insert into bench.effects as e (key, n)
-		select * from unnest($1::int[], $2::int[]) as r(k, c) order by k on conflict (key) do update set n = e.n + excluded.n`
 )
 
 const (
@@ -225,10 +224,12 @@ func (f floor) batch(ctx context.Context, pool *pgxpool.Pool, j job, bound *time
 	return n, err
 }
 
+// effects writes in the order of the keys, so that two batches cause no deadlock.
 func (f floor) effects(ctx context.Context, tx pgx.Tx, j job, payloads []event) error {
+	slices.SortFunc(payloads, func(a, b event) int { return cmp.Compare(a.Key, b.Key) })
 	if j.effect == perBatch {
 		keys, counts := effects(payloads)
-		if _, err := tx.Exec(ctx, floorEffects, keys, counts); err != nil {
+		if _, err := tx.Exec(ctx, writeEffects, keys, counts); err != nil {
 			return err
 		}
 	}

@@ -52,7 +52,7 @@ var (
 	long = sizes{publish: 5 * time.Second, runs: [][2]int{{1, 1}, {1, 10}, {1, 1000}, {8, 1}, {8, 10}, {8, 1000},
 		{32, 1}, {32, 10}, {32, 1000}, {64, 1}, {64, 10}, {64, 1000}},
 		calls: 3 * time.Second, firsts: 20, drain: 100_000, effects: 100_000,
-		latency: 30 * time.Second, idle: time.Minute, million: 1_000_000, history: 10_000_000, failing: 20_000,
+		latency: 30 * time.Second, idle: time.Minute, million: 1_000_000, history: 10_000_000, failing: 10_000,
 		leased: 20_000, maxChild: 8}
 )
 
@@ -126,7 +126,7 @@ func workloads(n sizes) []workload {
 		{"effects one by one", "a statement for each event, distinct rows", perEvent, 0, n.some(product, bare)},
 		{"effects one by one, hot", "the same on 500 rows", perEvent, hotRows, n.some(product, bare)},
 	} {
-		all = append(all, workload{name: w.name, systems: w.systems,
+		all = append(all, workload{name: w.name, systems: w.systems, long: w.effect == perEvent && w.keys > 0,
 			about: fmt.Sprintf("A backlog of %d events with an effect each: %s.", n.effects, w.about),
 			run:   drain{count: n.effects, effect: w.effect, keys: w.keys}.run})
 	}
