@@ -121,7 +121,8 @@ type process struct {
 }
 
 // start starts a program, waits until it is ready, and calls line for each further line of its output.
-func (n node) start(ctx context.Context, what string, d *database, connections int, line func(string)) (*process, error) {
+func (n node) start(ctx context.Context, what string, d *database, connections int,
+	line func(string)) (*process, error) {
 	c, err := n.command(context.WithoutCancel(ctx), what, d, connections)
 	if err != nil {
 		return nil, err
@@ -226,11 +227,12 @@ func (n node) Work(ctx context.Context, d *database, j job) (func() error, error
 	return p.stop, nil
 }
 
-// nodeVersions returns the packages, with their versions.
+// nodeVersions returns the packages with their versions; none where node is absent.
 func nodeVersions() []string {
 	var pinned struct{ Dependencies map[string]string }
 	text, err := nodePrograms.ReadFile("node/package.json")
-	if err != nil || json.Unmarshal(text, &pinned) != nil {
+	_, absent := exec.LookPath("node")
+	if err != nil || absent != nil || json.Unmarshal(text, &pinned) != nil {
 		return nil
 	}
 	var versions []string

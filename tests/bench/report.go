@@ -50,9 +50,9 @@ func newReport(ctx context.Context, b *bench, o options) *report {
 	if o.long {
 		r.Command += " -long"
 	}
-	for name, value := range map[string]string{"workload": o.workload, "system": o.system} {
-		if value != "" {
-			r.Command += fmt.Sprintf(" -%s %q", name, value)
+	for _, flag := range [][2]string{{"workload", o.workload}, {"system", o.system}} {
+		if flag[1] != "" {
+			r.Command += fmt.Sprintf(" -%s %q", flag[0], flag[1])
 		}
 	}
 	r.Command += fmt.Sprintf(" -rounds %d", o.rounds)
