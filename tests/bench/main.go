@@ -87,8 +87,8 @@ func run(ctx context.Context, o options) (err error) {
 	if o.out != "" {
 		return report.write(o.out)
 	}
-	fmt.Print(report.markdown(false))
-	return nil
+	_, err = os.Stdout.WriteString(report.markdown(false))
+	return err
 }
 
 // matches reports whether name contains one of the parts of a list with commas. An empty list matches all.

@@ -71,30 +71,25 @@ func (p publishing) repeat(ctx context.Context, publish publishFunc, batch []eve
 
 // firstPublish measures the first publication of connections that did nothing before.
 func firstPublish(ctx context.Context, d *database, s system) ([]metric, error) {
-	var all []float64
-	for range d.bench.sizes.firsts {
-		took, err := firstTime(ctx, d, s)
+	all := make([]float64, d.bench.sizes.firsts)
+	for i := range all {
+		pool, err := openAppPool(ctx, d.producer, 1)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, float64(took.Microseconds())/1000)
+		d.atEnd(func(context.Context) error { pool.Close(); return nil })
+		publish, err := s.Publisher(ctx, d, pool)
+		if err == nil {
+			err = pool.Ping(ctx) // connects
+		}
+		if err != nil {
+			return nil, err
+		}
+		started := time.Now()
+		if err := publish(ctx, []event{{}}); err != nil {
+			return nil, err
+		}
+		all[i] = float64(time.Since(started).Microseconds()) / 1000
 	}
 	return []metric{{"first publish", "ms", median(all), true}}, nil
-}
-
-func firstTime(ctx context.Context, d *database, s system) (time.Duration, error) {
-	pool, err := openAppPool(ctx, d.producer, 1)
-	if err != nil {
-		return 0, err
-	}
-	defer pool.Close()
-	publish, err := s.Publisher(ctx, d, pool)
-	if err == nil {
-		err = pool.Ping(ctx) // connects
-	}
-	started := time.Now()
-	if err == nil {
-		err = publish(ctx, []event{{}})
-	}
-	return time.Since(started), err
 }

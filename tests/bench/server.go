@@ -133,13 +133,13 @@ func login(admin, name string) string {
 	return u.String()
 }
 
-func (d *database) exec(ctx context.Context, sql string, args ...any) error {
-	_, err := d.pool.Exec(ctx, sql, args...)
+func (d *database) exec(ctx context.Context, sql string) error {
+	_, err := d.pool.Exec(ctx, sql)
 	return err
 }
 
-func one[T any](ctx context.Context, d *database, sql string, args ...any) (v T, err error) {
-	err = d.pool.QueryRow(ctx, sql, args...).Scan(&v)
+func one[T any](ctx context.Context, d *database, sql string) (v T, err error) {
+	err = d.pool.QueryRow(ctx, sql).Scan(&v)
 	return v, err
 }
 
