@@ -33,7 +33,7 @@ const drainTimeout = 30 * time.Minute
 func (w drain) run(ctx context.Context, d *database, s system) ([]metric, error) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	if s.Name() == "gue" {
+	if s.Info().name == "gue" {
 		w.count /= 10 // it is so much slower
 	}
 	if w.keys == 0 {
@@ -94,11 +94,11 @@ func (w drain) fill(ctx context.Context, d *database, s system) (err error) {
 	const chunk = 100_000
 	for done := 0; done < w.history && err == nil; done += chunk {
 		if err = s.Fill(ctx, d, min(chunk, w.history-done), chunk); err == nil {
-			err = d.exec(ctx, historyOf[s.Database()])
+			err = d.exec(ctx, historyOf[s.Info().database])
 		}
 	}
 	if err == nil && w.stale {
-		err = d.exec(ctx, "alter table core.outbox set (autovacuum_enabled = off); analyze "+s.Tables())
+		err = d.exec(ctx, "alter table core.outbox set (autovacuum_enabled = off); analyze "+s.Info().tables)
 		d.atEnd(func(ctx context.Context) error {
 			return d.exec(ctx, "alter table core.outbox reset (autovacuum_enabled)")
 		})
@@ -107,7 +107,7 @@ func (w drain) fill(ctx context.Context, d *database, s system) (err error) {
 		err = s.Fill(ctx, d, w.count, w.keys)
 	}
 	if err == nil && !w.stale {
-		err = d.exec(ctx, "analyze "+s.Tables())
+		err = d.exec(ctx, "analyze "+s.Info().tables)
 	}
 	if err == nil {
 		err = d.exec(ctx, "checkpoint")
@@ -179,7 +179,7 @@ func (d *database) awaitSettled(ctx context.Context, s system) error {
 	defer tick.Stop()
 	for {
 		var left bool
-		if err := conn.QueryRow(ctx, s.Left()).Scan(&left); err != nil || !left {
+		if err := conn.QueryRow(ctx, s.Info().left).Scan(&left); err != nil || !left {
 			return err
 		}
 		select {

@@ -24,22 +24,12 @@ type floor struct {
 	empty   bool // publish nothing, by an empty statement
 }
 
-func (f floor) Name() string { return f.name }
-func (f floor) Database() string {
+func (f floor) Info() info {
 	if f.direct != "" {
-		return "spectral"
+		return info{name: f.name, database: "spectral", tables: f.direct}
 	}
-	return "floor"
-}
-
-func (f floor) Tables() string {
-	if f.direct != "" {
-		return f.direct
-	}
-	return "bench.events, bench.handled"
-}
-func (f floor) Left() string {
-	return "select exists (select from bench.events where status = 'pending' and deleted_at is null)"
+	return info{f.name, "floor", "bench.events, bench.handled",
+		"select exists (select from bench.events where status = 'pending' and deleted_at is null)"}
 }
 
 func (f floor) Prepare(ctx context.Context, d *database) error {

@@ -17,10 +17,9 @@ import (
 // workers polls every 10 ms.
 type gueQueue struct{}
 
-func (gueQueue) Name() string     { return "gue" }
-func (gueQueue) Database() string { return "gue" }
-func (gueQueue) Tables() string   { return "gue_jobs" }
-func (gueQueue) Left() string     { return "select exists (select from gue_jobs)" }
+func (gueQueue) Info() info {
+	return info{"gue", "gue", "gue_jobs", "select exists (select from gue_jobs)"}
+}
 
 func (gueQueue) Prepare(ctx context.Context, d *database) error {
 	return d.exec(ctx, `create table gue_jobs (job_id text primary key, priority smallint not null, run_at timestamptz not

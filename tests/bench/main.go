@@ -103,14 +103,14 @@ func (b *bench) measure(ctx context.Context, w workload, o options, report *repo
 	var systems []system
 	var databases []*database
 	for _, s := range w.systems {
-		if o.system != "" && !slices.Contains(strings.Split(o.system, ","), s.Name()) {
+		if o.system != "" && !slices.Contains(strings.Split(o.system, ","), s.Info().name) {
 			continue
 		}
 		d, err := b.open(ctx, s)
 		if err == nil {
 			systems, databases = append(systems, s), append(databases, d)
 		} else if !errors.Is(err, errSkipped) {
-			return fmt.Errorf("prepare %s: %w", s.Name(), err)
+			return fmt.Errorf("prepare %s: %w", s.Info().name, err)
 		}
 	}
 	errs, metrics := make([]error, len(systems)), make([][]metric, len(systems))
@@ -129,11 +129,11 @@ func (b *bench) measure(ctx context.Context, w workload, o options, report *repo
 		running.Wait()
 		for i, s := range systems {
 			if errs[i] != nil {
-				return fmt.Errorf("%s: %w", s.Name(), errs[i])
+				return fmt.Errorf("%s: %w", s.Info().name, errs[i])
 			}
 			for _, m := range metrics[i] {
-				report.add(w, s.Name(), m)
-				fmt.Fprintf(os.Stderr, "  %d %s: %s %s %s\n", round+1, s.Name(), m.name, number(m.value), m.unit)
+				report.add(w, s.Info().name, m)
+				fmt.Fprintf(os.Stderr, "  %d %s: %s %s %s\n", round+1, s.Info().name, m.name, number(m.value), m.unit)
 			}
 		}
 		if w.once {

@@ -28,22 +28,22 @@ import (
 var nodePrograms embed.FS
 
 // node is a system whose workers and producers are a program for node. It says in which configuration it runs.
-type node struct{ name, database, tables, left, fill string }
+type node struct {
+	info
+	fill string
+}
 
 var nodePeers = []system{
-	node{"graphile-worker", "graphile", "graphile_worker._private_jobs",
-		"select exists (select from graphile_worker._private_jobs)",
+	node{info{"graphile-worker", "graphile", "graphile_worker._private_jobs",
+		"select exists (select from graphile_worker._private_jobs)"},
 		`select graphile_worker.add_jobs(array(select json_populate_record(null::graphile_worker.job_spec,
 			json_build_object('identifier', 'bench', 'payload', payload, 'run_at', t)) from r))`},
-	node{"pg-boss", "pgboss", "pgboss.job",
-		"select exists (select from pgboss.job where name = 'bench' and state < 'completed')",
+	node{info{"pg-boss", "pgboss", "pgboss.job",
+		"select exists (select from pgboss.job where name = 'bench' and state < 'completed')"},
 		"insert into pgboss.job (name, data, policy) select 'bench', payload, 'standard' from r"},
 }
 
-func (n node) Name() string     { return n.name }
-func (n node) Database() string { return n.database }
-func (n node) Tables() string   { return n.tables }
-func (n node) Left() string     { return n.left }
+func (n node) Info() info { return n.info }
 
 func (n node) Prepare(ctx context.Context, d *database) error {
 	if _, err := installNode(ctx); err != nil {

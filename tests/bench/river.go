@@ -16,12 +16,9 @@ import (
 // fetch takes. InsertManyFastTx is documented as the fast way to insert many.
 type riverQueue struct{}
 
-func (riverQueue) Name() string     { return "river" }
-func (riverQueue) Database() string { return "river" }
-func (riverQueue) Tables() string   { return "river_job" }
-func (riverQueue) Left() string {
-	return `select exists (select from river_job
-		where state in ('available', 'pending', 'retryable', 'running', 'scheduled'))`
+func (riverQueue) Info() info {
+	return info{"river", "river", "river_job", `select exists (select from river_job
+		where state in ('available', 'pending', 'retryable', 'running', 'scheduled'))`}
 }
 
 // riverArgs makes an event the arguments of a job.

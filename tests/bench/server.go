@@ -85,7 +85,7 @@ func (d *database) end(ctx context.Context) (err error) {
 
 // open returns a system's database, and creates it at the first call.
 func (b *bench) open(ctx context.Context, s system) (*database, error) {
-	name := s.Database()
+	name := s.Info().database
 	if b.skipped[name] {
 		return nil, errSkipped
 	}
@@ -145,7 +145,7 @@ func one[T any](ctx context.Context, d *database, sql string) (v T, err error) {
 
 // empty removes all events, and writes what the server has not yet written, before the next system's turn.
 func (d *database) empty(ctx context.Context, s system) error {
-	return d.exec(ctx, "truncate bench.effects, "+s.Tables()+"; checkpoint")
+	return d.exec(ctx, "truncate bench.effects, "+s.Info().tables+"; checkpoint")
 }
 
 // usage counts what was used until now.

@@ -39,12 +39,10 @@ type spectral struct {
 	leased   bool
 }
 
-func (s spectral) Name() string     { return s.name }
-func (s spectral) Database() string { return "spectral" }
-func (s spectral) Tables() string   { return "core.outbox, core.event_handled, core.claim_journal" }
-func (s spectral) Left() string {
-	return `select exists (select from core.outbox where status = 'pending' and deleted_at is null)
-		or exists (select from core.outbox where status = 'in_flight' and deleted_at is null)`
+func (s spectral) Info() info {
+	return info{s.name, "spectral", "core.outbox, core.event_handled, core.claim_journal",
+		`select exists (select from core.outbox where status = 'pending' and deleted_at is null)
+			or exists (select from core.outbox where status = 'in_flight' and deleted_at is null)`}
 }
 
 func contracts() (*events.Contracts, error) {

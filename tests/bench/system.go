@@ -19,11 +19,17 @@ type event struct {
 	at time.Time
 }
 
-// system publishes and works events in a database of its choice. Several systems may share one.
+// info describes a system.
+type info struct {
+	name     string // for the report
+	database string // its name; several systems may share one
+	tables   string // those to empty, with commas
+	left     string // a query that tells whether events are left to settle
+}
+
+// system publishes and works events.
 type system interface {
-	// Name is for the report, Database names the database.
-	Name() string
-	Database() string
+	Info() info
 	// Prepare creates the schema in an empty database.
 	Prepare(ctx context.Context, d *database) error
 	// Publisher returns a function that publishes events in one transaction on a pool of producers, for as many callers
@@ -33,9 +39,6 @@ type system interface {
 	Fill(ctx context.Context, d *database, count, keys int) error
 	// Work starts a worker.
 	Work(ctx context.Context, d *database, j job) (stop func() error, err error)
-	// Tables lists the tables to empty, with commas, and Left is a query that tells whether events are left to settle.
-	Tables() string
-	Left() string
 }
 
 type publishFunc func(ctx context.Context, events []event) error

@@ -20,12 +20,10 @@ type watermillSQL struct{}
 
 const topic = "bench"
 
-func (watermillSQL) Name() string     { return "watermill" }
-func (watermillSQL) Database() string { return "watermill" }
-func (watermillSQL) Tables() string   { return "watermill_bench, watermill_offsets_bench" }
-func (watermillSQL) Left() string {
-	return `select exists (select from watermill_bench as m where m."offset" >
-		coalesce((select max(o.offset_acked) from watermill_offsets_bench as o), 0))`
+func (watermillSQL) Info() info {
+	return info{"watermill", "watermill", "watermill_bench, watermill_offsets_bench",
+		`select exists (select from watermill_bench as m where m."offset" >
+			coalesce((select max(o.offset_acked) from watermill_offsets_bench as o), 0))`}
 }
 
 var (
