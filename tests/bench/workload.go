@@ -47,7 +47,7 @@ type sizes struct {
 
 var (
 	short = sizes{fewPeers: true, publish: 700 * time.Millisecond, runs: [][2]int{{32, 1}, {1, 1000}},
-		calls: 500 * time.Millisecond, firsts: 5, drain: 30_000, effects: 20_000,
+		calls: 500 * time.Millisecond, firsts: 5, drain: 30_000, effects: 10_000,
 		latency: 3 * time.Second, idle: 10 * time.Second}
 	long = sizes{publish: 5 * time.Second, runs: [][2]int{{1, 1}, {1, 10}, {1, 1000}, {8, 1}, {8, 10}, {8, 1000},
 		{32, 1}, {32, 10}, {32, 1000}, {64, 1}, {64, 10}, {64, 1000}},
