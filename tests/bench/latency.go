@@ -20,7 +20,7 @@ func (w pickup) run(ctx context.Context, d *database, s system) (_ []metric, err
 	count := max(int(d.bench.sizes.latency.Seconds()*float64(w.rate)), 1)
 	ctx, cancel := context.WithTimeout(ctx, d.bench.sizes.latency+time.Minute)
 	defer cancel()
-	pool, err := openAppPool(ctx, d.producer, 8+w.rate/50)
+	pool, err := openProducers(ctx, d, s, 8+w.rate/50)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func (p publishing) run(ctx context.Context, d *database, s system) ([]metric, e
 		}
 		d.atEnd(func(ctx context.Context) error { return d.exec(ctx, role+"reset synchronous_commit") })
 	}
-	pool, err := openAppPool(ctx, d.producer, p.connections)
+	pool, err := openProducers(ctx, d, s, p.connections)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (p publishing) repeat(ctx context.Context, publish publishFunc, batch []eve
 func firstPublish(ctx context.Context, d *database, s system) ([]metric, error) {
 	all := make([]float64, d.bench.sizes.firsts)
 	for i := range all {
-		pool, err := openAppPool(ctx, d.producer, 1)
+		pool, err := openProducers(ctx, d, s, 1)
 		if err != nil {
 			return nil, err
 		}

@@ -217,8 +217,8 @@ func (d *database) countStatements(ctx context.Context) error {
 	return d.exec(ctx, "select pg_stat_statements_reset(); "+track+"top")
 }
 
-// statements returns how many statements the worker's login has sent.
+// statements returns how many statements the sessions of the worker's login have sent, in whichever role.
 func (d *database) statements(ctx context.Context) (int64, error) {
 	return one[int64](ctx, d, `select coalesce(sum(calls), 0)::bigint from pg_stat_statements
-		where userid = 'bench_worker'::regrole and dbid = (select oid from pg_database where datname = current_database())`)
+		where dbid = (select oid from pg_database where datname = current_database())`)
 }

@@ -91,9 +91,19 @@ func openPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, 
 	return newPool(ctx, url, connections, pgxpool.ParseConfig)
 }
 
-// openAppPool opens a pool as internal/app does: for this project's workers, and for all producers.
+// openProducers opens the pool that a system publishes through.
+func openProducers(ctx context.Context, d *database, s system, connections int) (*pgxpool.Pool, error) {
+	if _, ours := s.(spectral); ours {
+		return openAppPool(ctx, d.producer, connections)
+	}
+	return openPool(ctx, d.producer, connections)
+}
+
+// openAppPool opens a pool as internal/app does.
 func openAppPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, error) {
-	return newPool(ctx, url, connections, func(url string) (*pgxpool.Config, error) { return pgtx.PoolConfig(url, 0) })
+	return newPool(ctx, url, connections, func(url string) (*pgxpool.Config, error) {
+		return pgtx.PoolConfig(url, 0, false)
+	})
 }
 
 func newPool(ctx context.Context, url string, connections int,
