@@ -13,6 +13,7 @@ declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
   v_count constant integer := cardinality(p_event_types);
+  v_given constant uuid[] := array(select u from unnest(p_event_ids) as u); -- numbered from 1, as below
   v_ids uuid[];
   v_sources text[];
   v_live bigint;
@@ -25,9 +26,9 @@ declare
   v_now timestamptz;
 begin
   -- ids in the order of the call
-  v_ids := array(select coalesce(p_event_ids[row_number() over (order by i.id)], i.id)
+  v_ids := array(select coalesce(v_given[row_number() over (order by i.id)], i.id)
     from (select core.uuid_v7() as id from generate_series(1, v_count) offset 0) as i order by i.id);
-  if array_remove(p_event_ids, null) <> '{}' then
+  if array_remove(v_given, null) <> '{}' then
     -- the events of this call are not in the outbox yet, where core.outbox_check looks for the id
     select e.place into v_place
     from (select u.id, row(u.source, u.workspace_id) as origin, u.place,
@@ -45,7 +46,7 @@ begin
   v_live := (select max(d.generation) from core.deployments d where d.status = 'live');
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform from core.deployments d
-    where d.generation in (select coalesce(g, v_live) from unnest(p_generations || null::bigint) as g) for share;
+    where d.generation in (select coalesce(p_generations[n], v_live) from generate_series(1, v_count) as n) for share;
   end if;
   v_now := clock_timestamp();
   with inserted as (

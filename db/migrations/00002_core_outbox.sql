@@ -120,11 +120,13 @@ create table core.outbox (
   undiscarded_at timestamptz null,
   deleted_at timestamptz null,
   constraint outbox_pk primary key (id, occurred_at),
-  -- Only these: Postgres parses all CHECKs of a table for each statement. The first two guard against writes around the
-  -- functions, the third against a worker's login.
+  -- Only these: Postgres parses all CHECKs of a table for each statement. They keep out what would stop other rows:
+  -- polls, claims and the reaper compute with these times, and lists read handler_failures.
   constraint outbox_content_class_known check (content_class in ('operational', 'workspace')),
   constraint outbox_status_known check (status in ('pending', 'in_flight', 'delivered', 'failed')),
-  constraint outbox_handler_failures_object check (jsonb_typeof(handler_failures) = 'object')
+  constraint outbox_handler_failures_object check (jsonb_typeof(handler_failures) = 'object'),
+  constraint outbox_times_finite check (isfinite(occurred_at) and isfinite(available_at)
+    and lease_seconds > 0 and lease_seconds <= 86400)
 ) with (
   -- rows are updated once or twice and swept in batches: vacuum by count, not by share of a big table
   autovacuum_vacuum_scale_factor = 0.01,

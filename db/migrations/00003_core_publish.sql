@@ -384,7 +384,7 @@ create function core.outbox_publish(p_event_type text, p_source text, p_payload 
   p_event_version integer default 1, p_target text default null, p_workspace_id uuid default null,
   p_idempotency_key text default null, p_trace_context text default null, p_available_at timestamptz default null,
   p_generation bigint default null, p_class text default null, p_content_class text default null) returns uuid
-language plpgsql volatile as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 begin
   return core.outbox_publish_event(null, null, p_event_type, p_source, p_payload, p_event_version, p_target,
     p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class);
@@ -401,6 +401,7 @@ declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
   v_count constant integer := cardinality(p_event_types);
+  v_given constant uuid[] := array(select u from unnest(p_event_ids) as u); -- numbered from 1, as below
   v_ids uuid[];
   v_sources text[];
   v_live bigint;
@@ -412,9 +413,9 @@ declare
   v_xid xid8;
   v_now timestamptz;
 begin
-  v_ids := array(select coalesce(p_event_ids[row_number() over (order by i.id)], i.id)
+  v_ids := array(select coalesce(v_given[row_number() over (order by i.id)], i.id)
     from (select core.uuid_v7() as id from generate_series(1, v_count) offset 0) as i order by i.id);
-  if array_remove(p_event_ids, null) <> '{}' then
+  if array_remove(v_given, null) <> '{}' then
     select e.place into v_place
     from (select u.id, row(u.source, u.workspace_id) as origin, u.place,
         first_value(row(u.source, u.workspace_id)) over (partition by u.id order by u.place) as first
@@ -431,7 +432,7 @@ begin
   v_live := (select max(d.generation) from core.deployments d where d.status = 'live');
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform from core.deployments d
-    where d.generation in (select coalesce(g, v_live) from unnest(p_generations || null::bigint) as g) for share;
+    where d.generation in (select coalesce(p_generations[n], v_live) from generate_series(1, v_count) as n) for share;
   end if;
   v_now := clock_timestamp();
   with inserted as (

@@ -130,6 +130,7 @@ func handlerOnce(name string, do func(context.Context, events.Tx, events.Envelop
 
 func TestSessionState(t *testing.T) {
 	setup(t).cases(aRowIsSettledUnderTheWorkersSettings, eachEventSeesItsWorkspaceOnly,
+		whatAFunctionSetsDoesNotReachTheNextHandler,
 		nothingRunsAfterTheTransactionHasEnded, onlySessionStateClosesTheConnection, sessionStateDoesNotLeakBetweenHandlers,
 		sessionStateOfAFailedHandlerDoesNotAffectOthers, theConnectionIsReset, transactionControlIsRefused)
 }
@@ -152,6 +153,33 @@ func onlySessionStateClosesTheConnection(b *bundle) {
 	}
 	if pids[0] != pids[1] || pids[0] != pids[2] || pids[0] != pids[3] || pids[0] == pids[4] {
 		b.Errorf("they ran in the backends %d", pids)
+	}
+}
+
+// A function may change role, workspace and search_path without a statement that says so.
+func whatAFunctionSetsDoesNotReachTheNextHandler(b *bundle) {
+	b.exec(`create or replace function platform.act_for(local boolean) returns void language plpgsql as $$ begin
+			perform set_config('spectral.workspace_id', gen_random_uuid()::text, local),
+				set_config('search_path', 'platform', local);
+		end $$; grant execute on function platform.act_for to spectral_platform`)
+	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		_, err := tx.Exec(ctx, "select platform.act_for($1)", payloadN(e)%2 == 0)
+		return err
+	}), handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		var has string
+		err := tx.QueryRow(ctx, `select concat_ws(' ', current_user, current_setting('spectral.workspace_id'),
+			current_setting('search_path'))`).Scan(&has)
+		if want := strings.TrimSpace("spectral_worlds " + pgtx.WorkspaceText(e.WorkspaceID)); strings.TrimSpace(has) != want {
+			b.Errorf("event %d is handled as %q, want %q", payloadN(e), has, want)
+		}
+		return err
+	}))
+	l := b.onOneConnection(s)
+	for n := range 6 {
+		e := event(n)
+		e.WorkspaceID = uuid.NullUUID{UUID: uuid.New(), Valid: n%3 == 0}
+		b.publish(e)
+		l.awaitDelivered(1)
 	}
 }
 

@@ -18,10 +18,33 @@ import (
 // TestWakeUp forces the interleavings that the notification protocol must survive. Unless a case says otherwise the
 // worker does not poll, so an event that the protocol misses is not delivered.
 func TestWakeUp(t *testing.T) {
-	setup(t).cases(aProducerThatMeetsTheBarrierNotifies, concurrentProducersLeaveNoEventBehind,
+	setup(t).cases(aProducerThatMeetsTheBarrierNotifies, anEventWithTheIDOfARunningOneIsDelivered,
+		concurrentProducersLeaveNoEventBehind,
 		listenComesBeforeTheFirstPoll, onePollFollowsTheBarrier, theBarrierWaitsForAProducerThatDidNotNotify,
 		theBarrierWaitsForTheElectedProducersLock, thePollDeliversWhenNotificationsAreLost,
 		thePollFindsAnEventWhoseNotifierAborted)
+}
+
+// An event that is published again has the id of the first; polls pass over that one while it is handled.
+func anEventWithTheIDOfARunningOneIsDelivered(b *bundle) {
+	g := b.newGate()
+	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if payloadN(e) == 1 {
+			return g.wait(ctx)
+		}
+		return nil
+	}))
+	s.Concurrency = 2
+	l := b.startWorker(noPoll, s)
+	first, again := event(1), event(2)
+	first.EventID = uuid.New()
+	b.publish(first)
+	g.awaitEntered(b.T)
+	again.EventID, again.IdempotencyKey = first.EventID, "another"
+	b.publish(again)
+	l.awaitDelivered(1)
+	g.release()
+	l.awaitDelivered(1)
 }
 
 func thePollDeliversWhenNotificationsAreLost(b *bundle) {

@@ -68,8 +68,27 @@ func TestPublishDefaults(t *testing.T) {
 	}
 	d.run(t, many("null", ""), many("null", ""), many(`"`+key(1).String()+`"`, "SP020 event_id"),
 		line{"", "select count(distinct idempotency_key) || ' of ' || count(*) from core.outbox where id = '{7}'", "1 of 2"})
+	rows := "select core.outbox_publish_rows(%s, null, array['{card}'], array['worlds'], array['{}'::jsonb], array[1], " +
+		"null, array['{1}'::uuid], null, null, null, null, null, null)"
+	for _, ids := range []string{"array['{7}'::uuid]", "array[array['{7}'::uuid]]",
+		"('[0:0]={' || '{7}' || '}')::uuid[]"} {
+		d.run(t, line{"worlds", fmt.Sprintf(rows, ids), "SP020 event_id"}) // however the array is numbered
+	}
 	exec(t, d.admin, "update core.deployments set status = 'draining' where status = 'live'")
 	d.run(t, line{"worlds", "select core.outbox_publish('{card}', 'worlds', '{}')", "SP019 generation"})
+}
+
+// A row that would stop the others of its type, or every list, is refused from anyone.
+func TestRowsThatWouldStopOthersAreRefused(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.run(t, line{"worlds", publishInto(1), ""})
+	for _, set := range []string{"available_at = 'infinity'", "available_at = '-infinity'", "occurred_at = 'infinity'",
+		"lease_seconds = 'NaN'", "lease_seconds = 'infinity'", "lease_seconds = 0", "handler_failures = '[1]'",
+		"status = 'sent'", "content_class = 'other'"} {
+		d.run(t, line{"", "update core.outbox set " + set, "23514"})
+	}
+	d.run(t, line{"", "select core.outbox_fail(id, occurred_at, available_at, 'X: y', '[1]') from core.outbox", "23514"})
 }
 
 // Two generations live side by side, and only one of them handles a type: its events must not settle unhandled because

@@ -20,7 +20,7 @@ select core.outbox_publish_rows(cast(array_replace(@event_ids::text[], '', null)
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
 from core.outbox_poll(@generation::bigint, @event_types::text[], @watermarks::timestamptz[],
-  cast(@held::text[] as uuid[])) as l;
+  cast(@held::text[] as uuid[]), @held_at::timestamptz[]) as l;
 
 -- name: Barrier :one
 select coalesce(bool_and(core.outbox_barrier(c)), true)::boolean as passed from unnest(@channels::text[]) as c;

@@ -208,7 +208,7 @@ const poll = `-- name: Poll :many
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
 from core.outbox_poll($1::bigint, $2::text[], $3::timestamptz[],
-  cast($4::text[] as uuid[])) as l
+  cast($4::text[] as uuid[]), $5::timestamptz[]) as l
 `
 
 type PollParams struct {
@@ -216,6 +216,7 @@ type PollParams struct {
 	EventTypes []string
 	Watermarks []time.Time
 	Held       []string
+	HeldAt     []time.Time
 }
 
 type PollRow struct {
@@ -232,6 +233,7 @@ func (q *Queries) Poll(ctx context.Context, arg PollParams) ([]PollRow, error) {
 		arg.EventTypes,
 		arg.Watermarks,
 		arg.Held,
+		arg.HeldAt,
 	)
 	if err != nil {
 		return nil, err

@@ -201,16 +201,21 @@ func byWorkspace(r events.Registration, rows []Row, wanted func(i int) bool) (gr
 	slices.SortFunc(groups, func(a, b []events.Envelope) int {
 		return bytes.Compare(a[0].WorkspaceID.UUID[:], b[0].WorkspaceID.UUID[:])
 	})
+	type keyed struct {
+		key   json.RawMessage
+		event events.Envelope
+	}
 	for _, group := range groups {
-		keys := make(map[uuid.UUID]json.RawMessage, len(group))
-		for _, e := range group {
+		all := make([]keyed, len(group))
+		for i, e := range group {
 			var payload map[string]json.RawMessage
 			_ = json.Unmarshal(e.Payload, &payload) // the handler reports what is wrong with it
-			keys[e.EventID] = payload[r.EffectKey]
+			all[i] = keyed{payload[r.EffectKey], e}
 		}
-		slices.SortStableFunc(group, func(a, b events.Envelope) int {
-			return bytes.Compare(keys[a.EventID], keys[b.EventID])
-		})
+		slices.SortStableFunc(all, func(a, b keyed) int { return bytes.Compare(a.key, b.key) })
+		for i := range all {
+			group[i] = all[i].event
+		}
 	}
 	return groups
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -46,8 +45,8 @@ type Consumer struct {
 	Crashed bool // rows with crashes may be due
 	Recheck Recheck
 
-	failures map[uuid.UUID]int      // see tooOften
-	held     map[uuid.UUID]struct{} // rows that are being handled under a row lock
+	failures map[uuid.UUID]int   // see tooOften
+	held     map[rowKey]struct{} // rows that are being handled under a row lock
 
 	outage    outage
 	savepoint string // of a handler: a name that handlers do not use, and one text of each process in pg_stat_statements
@@ -58,7 +57,7 @@ func NewConsumer(s events.Subscription, pool *pgxpool.Pool, j *journal.Journal, 
 	return &Consumer{
 		Subscription: s, Handlers: s.Handlers(), Pool: pool, Journal: j, Log: log.With(pgtx.LogEventType, s.EventType),
 		Stop: make(chan struct{}), failures: make(map[uuid.UUID]int),
-		held: make(map[uuid.UUID]struct{}), savepoint: "spectral_" + hex.EncodeToString(j.Worker[:]),
+		held: make(map[rowKey]struct{}), savepoint: "spectral_" + hex.EncodeToString(j.Worker[:]),
 	}
 }
 
@@ -72,18 +71,29 @@ func (c *Consumer) Halt() {
 	}
 }
 
+// rowKey is the primary key of a row. An event that is published again has the same id.
+type rowKey struct {
+	id         uuid.UUID
+	occurredAt time.Time
+}
+
+func (r Row) key() rowKey { return rowKey{r.Envelope.EventID, r.Envelope.OccurredAt} }
+
 // Held returns the rows that are being handled under a row lock: polls see them as due.
-func (c *Consumer) Held() []uuid.UUID {
+func (c *Consumer) Held() (ids []string, occurredAt []time.Time) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	return slices.Collect(maps.Keys(c.held))
+	for key := range c.held {
+		ids, occurredAt = append(ids, key.id.String()), append(occurredAt, key.occurredAt)
+	}
+	return ids, occurredAt
 }
 
 func (c *Consumer) hold(rows []Row) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	for _, row := range rows {
-		c.held[row.Envelope.EventID] = struct{}{}
+		c.held[row.key()] = struct{}{}
 	}
 }
 
@@ -92,7 +102,7 @@ func (c *Consumer) unhold(rows ...Row) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	for _, row := range rows {
-		delete(c.held, row.Envelope.EventID)
+		delete(c.held, row.key())
 	}
 }
 

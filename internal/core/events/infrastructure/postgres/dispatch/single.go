@@ -96,7 +96,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 // the transaction ends.
 func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration,
 	last bool) (duplicate bool, err error) {
-	t, savepoint, workspace := s.tx, s.tx.consumer.savepoint, s.tx.workspace
+	t, savepoint := s.tx, s.tx.consumer.savepoint
 	if err := t.Exec(ctx, "savepoint "+savepoint); err != nil {
 		return false, fmt.Errorf("savepoint: %w", err)
 	}
@@ -112,7 +112,6 @@ func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration,
 	}
 	// this also restores the role and the workspace, and gives the dedup key back
 	undo := t.Exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint)
-	t.workspace = workspace
 	if undo == nil {
 		undo = t.resetStatements(ctx)
 	}

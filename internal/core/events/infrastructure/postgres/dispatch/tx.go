@@ -31,8 +31,6 @@ type Tx struct {
 	broken   bool               // by a handler, not by the network
 	dirty    bool               // a handler left session state: the connection is closed at the end
 	left     pgtx.StatementKind // what the last handler left in the transaction
-
-	workspace uuid.NullUUID // the current one
 }
 
 // Begin begins a transaction of c as the worker role. Entry is nil where nothing is claimed.
@@ -41,8 +39,7 @@ func Begin(ctx context.Context, c *Consumer, entry *journal.Entry) (*Tx, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Tx{Queries: coredb.New(tx), consumer: c, entry: entry, conn: conn, tx: tx,
-		workspace: pgtx.UnknownWorkspace}, nil
+	return &Tx{Queries: coredb.New(tx), consumer: c, entry: entry, conn: conn, tx: tx}, nil
 }
 
 // End rolls back what is not committed and gives the connection back. It clears the journal entry first: rows that are
@@ -151,20 +148,19 @@ func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
 // As sets the role and workspace for the statements that follow. After a handler that left session state it sets the
 // transaction's own settings again: what the handler set must not decide how its row is settled.
 func (t *Tx) As(ctx context.Context, role string, workspace uuid.NullUUID) error {
-	sql := pgtx.ChangeRole(role, workspace, t.workspace)
+	sql := pgtx.RoleSettings(role, workspace)
 	if t.left != pgtx.Plain {
 		sql = pgtx.OwnSettings("set local", t.conn.Conn().PgConn(), t.consumer.idleTimeout()) +
-			"set local client_encoding = 'UTF8'; " + pgtx.RoleSettings(role, workspace)
+			"set local client_encoding = 'UTF8'; " + sql
 	}
 	if err := t.Exec(ctx, sql); err != nil {
 		return err
 	}
-	t.workspace = workspace
 	return t.resetStatements(ctx)
 }
 
-// AsWorker sets the worker role again, after handlers. It leaves their workspace: no policy is about this role.
-func (t *Tx) AsWorker(ctx context.Context) error { return t.As(ctx, pgtx.WorkerRole, t.workspace) }
+// AsWorker sets the worker role again, after handlers.
+func (t *Tx) AsWorker(ctx context.Context) error { return t.As(ctx, pgtx.WorkerRole, pgtx.NoWorkspace) }
 
 // resetStatements makes the driver forget its prepared statements if a handler may have deallocated them, which no
 // savepoint undoes.

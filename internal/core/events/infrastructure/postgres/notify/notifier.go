@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -38,7 +37,7 @@ type Consumer struct {
 	Wake      func(ctx context.Context, crashed bool)
 	Watermark Watermark
 	// Held returns the rows that are being handled, whose settling wakes the consumer again where that is needed.
-	Held func() []uuid.UUID
+	Held func() (ids []string, occurredAt []time.Time)
 }
 
 // Watermark is the due time from which the claims of a consumer look.
@@ -306,17 +305,17 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries) (found, er
 			watermarks[i] = n.config.Consumers[eventType].Watermark.Get()
 		}
 	}
-	held := []string{}
+	held, heldAt := []string{}, []time.Time{}
 	for _, consumer := range n.config.Consumers {
-		for _, id := range consumer.Held() {
-			held = append(held, id.String())
-		}
+		ids, occurredAt := consumer.Held()
+		held, heldAt = append(held, ids...), append(heldAt, occurredAt...)
 	}
 	if len(held) > maxHeld {
-		held = held[:0]
+		held, heldAt = held[:0], heldAt[:0]
 	}
 	rows, err := queries.Poll(ctx, coredb.PollParams{
-		Generation: int64(n.config.Journal.Generation), EventTypes: n.eventTypes, Watermarks: watermarks, Held: held,
+		Generation: int64(n.config.Journal.Generation), EventTypes: n.eventTypes, Watermarks: watermarks,
+		Held: held, HeldAt: heldAt,
 	})
 	if full {
 		n.fullPollAt = started.Add(max(n.config.PollInterval, fullPollShare*time.Since(started)))

@@ -3,6 +3,7 @@ package pgtx
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,13 +30,8 @@ func ContextRole(s events.Scope) (string, error) {
 	}
 }
 
-var (
-	// NoWorkspace is the workspace of a transaction that sees no workspace's rows.
-	NoWorkspace uuid.NullUUID
-	// UnknownWorkspace is the current workspace at the start of a transaction: a function that a handler called may have
-	// set another for the session.
-	UnknownWorkspace = uuid.NullUUID{UUID: uuid.Max}
-)
+// NoWorkspace is the workspace of a transaction that sees no workspace's rows.
+var NoWorkspace uuid.NullUUID
 
 // Begin takes a connection of pool within StatementTimeout (handlers that want a second one may have emptied the pool),
 // and begins a transaction on it in one round trip. The server ends the transaction when it waits for a statement for
@@ -58,17 +54,11 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.
 	defer cancel()
 	begin := "begin isolation level read committed read write; "
 	if pg := conn.Conn().PgConn(); pg.CustomData()[sessionIsSet] == nil {
-		begin += OwnSettings("set local", pg, idle) + RoleSettings(role, workspace)
-	} else {
-		if idle != IdleTimeout {
-			begin += idleSettings("set local", idle)
-		}
-		before := UnknownWorkspace
-		if role == WorkerRole { // which no policy is about
-			before = workspace
-		}
-		begin += ChangeRole(role, workspace, before)
+		begin += OwnSettings("set local", pg, idle)
+	} else if idle != IdleTimeout {
+		begin += idleSettings("set local", idle)
 	}
+	begin += RoleSettings(role, workspace)
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	if err == nil {
 		return conn, tx, nil
@@ -95,7 +85,7 @@ const sessionIsSet = "spectral: session is set"
 // changes it has its connection closed. The defaults of transactions are for single statements, such as the journal's.
 func setSession(ctx context.Context, conn *pgconn.PgConn) error {
 	conn.CustomData()[sessionIsSet] = true
-	return conn.Exec(ctx, OwnSettings("set", conn, IdleTimeout)+"set search_path = ''; set spectral.workspace_id = ''; "+
+	return conn.Exec(ctx, OwnSettings("set", conn, IdleTimeout)+
 		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'").Close()
 }
 
@@ -135,27 +125,15 @@ func NoTransactionTimeout(set string, conn *pgconn.PgConn) string {
 	return set + " transaction_timeout = 0; "
 }
 
-// RoleSettings returns the statements that set the role, and the workspace whose rows it sees, until the transaction or
-// savepoint ends. With the empty search_path, unqualified names fail everywhere alike. A missing workspace is set too,
-// because a value outlives its savepoint, by a function: pg_stat_statements would keep a text of SET for each one. The
-// role is always named: RESET ROLE would fall back to the login, past row-level security.
+// RoleSettings returns the statement that sets the role, and the workspace whose rows it sees, until the transaction or
+// savepoint ends. With the empty search_path, unqualified names fail everywhere alike. All three are set each time: a
+// function that the last handler called may have changed them. It is a query because pg_stat_statements would keep a
+// text of SET for each workspace. The role is always named: RESET ROLE would fall back to the login, past row-level
+// security.
 func RoleSettings(role string, workspace uuid.NullUUID) string {
-	return "set local search_path = ''; " + setRole(role) + "; " + setWorkspace(workspace)
-}
-
-// ChangeRole returns the statements that set the role, and the workspace if it is not the current one already. The
-// search_path must be set.
-func ChangeRole(role string, workspace, before uuid.NullUUID) string {
-	if workspace == before {
-		return setRole(role)
-	}
-	return setRole(role) + "; " + setWorkspace(workspace)
-}
-
-func setRole(role string) string { return "set local role " + pgx.Identifier{role}.Sanitize() }
-
-func setWorkspace(workspace uuid.NullUUID) string {
-	return fmt.Sprintf("select pg_catalog.set_config('spectral.workspace_id', '%s', true)", WorkspaceText(workspace))
+	return fmt.Sprintf("select pg_catalog.set_config('search_path', '', true), "+
+		"pg_catalog.set_config('role', '%s', true), pg_catalog.set_config('spectral.workspace_id', '%s', true)",
+		strings.ReplaceAll(role, "'", "''"), WorkspaceText(workspace))
 }
 
 // InTx is [RunAs] within StatementTimeout.
