@@ -101,7 +101,7 @@ func TestHarmfulSettingsAreFoundAndFixed(t *testing.T) {
 	}
 
 	// what the URL sets is not the server's
-	p.url = bare + "&enable_indexscan=off"
+	p.url = bare + "&options=-c%20enable_indexscan%3Doff"
 	const connected = ", in the sessions that connect as this one does"
 	if f := mustFind("enable_indexscan", connected); f.Fix != "remove enable_indexscan from DATABASE_URL or PGOPTIONS" {
 		t.Errorf("of the URL it says %+v", f)

@@ -29,7 +29,7 @@ func TestBatches(t *testing.T) {
 
 // Two workers update the same rows in opposite order.
 func deadlocksOfBatchesCostNoAttempt(b *bundle) {
-	b.poolURL += "&deadlock_timeout=20ms"
+	b.poolURL += "&options=-c%20deadlock_timeout%3D20ms"
 	b.exec("insert into platform.hot values (0, 0), (1, 0)")
 	log := &logBuffer{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})

@@ -94,7 +94,6 @@ func settings(ctx context.Context, e *examination) (string, error) {
 			continue
 		}
 		f := e.found(h.state, "%s is %s", s.Name, h.harm)
-		_, given := e.inspector.RuntimeParams()[s.Name]
 		switch {
 		case s.Scope != "":
 			who := "a superuser"
@@ -110,7 +109,7 @@ func settings(ctx context.Context, e *examination) (string, error) {
 			}
 			f.Problem += ", in the sessions of " + s.Scope
 			f.fix("as %s, run `%s`; it holds from the next connection on", who, reset)
-		case given:
+		case strings.Contains(e.inspector.Options(), s.Name):
 			f.Problem += ", in the sessions that connect as this one does"
 			f.fix("remove %s from DATABASE_URL or PGOPTIONS", s.Name)
 		default:

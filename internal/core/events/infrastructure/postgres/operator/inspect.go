@@ -89,8 +89,8 @@ func (i *Inspector) Facts(ctx context.Context) (_ *doctordb.Queries, err error) 
 // Login returns the name of the login, quoted as SQL needs it.
 func (i *Inspector) Login() string { return pgx.Identifier{i.config.User}.Sanitize() }
 
-// RuntimeParams returns the settings that the URL and the environment give to the session.
-func (i *Inspector) RuntimeParams() map[string]string { return i.config.RuntimeParams }
+// Options returns the settings that the URL or PGOPTIONS gives to the session, as -c name=value.
+func (i *Inspector) Options() string { return i.config.RuntimeParams["options"] }
 
 // IsDenied reports whether the login may not read what it asked for.
 func IsDenied(err error) bool { return hasCode(err, pgerrcode.InsufficientPrivilege) }

@@ -3,7 +3,9 @@ package pgtx
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -101,33 +103,43 @@ var urlFaults = []struct{ says, keyword, takes string }{
 
 const takesExecMode = "cache_statement, cache_describe or describe_exec"
 
-// Keywords of libpq that the driver does not know, and would send to the server, which refuses them.
+// Keywords that the driver does not know, and would send to the server as settings.
 var (
 	ignoredKeywords = []string{
 		"authtype", "fallback_application_name", "gssdelegation", "gssencmode", "gsslib", "keepalives", "keepalives_count",
 		"keepalives_idle", "keepalives_interval", "load_balance_hosts", "sslcompression", "tcp_user_timeout", "tty",
 	}
-	// what these ask for would not happen
-	unsupportedKeywords = []string{
-		"hostaddr", "oauth_client_id", "oauth_client_secret", "oauth_issuer", "oauth_scope", "replication", "requirepeer",
-		"requiressl", "scram_client_key", "scram_server_key", "ssl_max_protocol_version", "ssl_min_protocol_version",
-		"sslcrl", "sslcrldir", "sslkeylogfile",
-	}
+	// settings that libpq has keywords for too; timezone may be from PGTZ
+	serverKeywords = []string{"application_name", "client_encoding", "options", "timezone"}
 )
 
-// checkKeywords removes the keywords that are ignored, and refuses those that are not supported.
+// checkKeywords removes the keywords that are ignored, and refuses all others that have no effect here.
 func checkKeywords(config *pgx.ConnConfig) error {
-	for name, value := range config.RuntimeParams {
-		switch {
-		case name == "gssencmode" && value == "require", strings.HasPrefix(name, "pool_"),
-			slices.Contains(unsupportedKeywords, name):
-			return fmt.Errorf("%s is not supported: leave it out", name)
-		case slices.Contains(ignoredKeywords, name):
+	for _, name := range slices.Sorted(maps.Keys(config.RuntimeParams)) {
+		switch required := name == "gssencmode" && config.RuntimeParams[name] == "require"; {
+		case slices.Contains(ignoredKeywords, name) && !required:
 			delete(config.RuntimeParams, name)
+		case !slices.Contains(serverKeywords, name):
+			if maybeSecret(config.ConnString(), name) {
+				name = "a keyword (not repeated here: it may be a part of a password, where blanks and & need %XX or quotes)"
+			}
+			return fmt.Errorf("%s is not supported: correct it or leave it out; a setting of the server is written "+
+				"options=-c name=value (in a URL options=-c%%20name%%3Dvalue)", name)
 		}
 	}
 	if !slices.Contains([]string{"", "postgres", "direct"}, config.SSLNegotiation) {
 		return refuseKeyword("sslnegotiation", "postgres or direct")
 	}
 	return nil
+}
+
+var (
+	likeKeyword    = regexp.MustCompile(`^[A-Za-z]\w*(\.\w+)?$`)
+	unlikePassword = regexp.MustCompile(`^(ssl|[a-z]+_)[a-z_]+$`)
+)
+
+// maybeSecret reports whether what looks like the name of a keyword may be a part of a password.
+func maybeSecret(url, name string) bool {
+	behind := regexp.MustCompile(`password\s*=\s*[^\s&]*[\s&]+` + regexp.QuoteMeta(name) + `\s*=`)
+	return !likeKeyword.MatchString(name) || behind.MatchString(url) && !unlikePassword.MatchString(name)
 }

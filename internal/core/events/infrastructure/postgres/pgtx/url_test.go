@@ -50,9 +50,17 @@ func TestURLsAreRefusedByKeyword(t *testing.T) {
 		"host=h pool_max_conns=0":                   "pool_max_conns takes a whole number from 1",
 		"host=h pool_max_conn_lifetime=canary":      "pool_max_conn_lifetime takes a time span",
 		"host=h pool_max_conn_lifetime_jitter=c":    "pool_max_conn_lifetime_jitter takes a time span",
-		"host=h replication=canary":                 "replication is not supported: leave it out",
+		"host=h replication=canary":                 "replication is not supported: correct it or leave it out",
 		"host=h ssl_min_protocol_version=canary":    "ssl_min_protocol_version is not supported",
 		"host=h gssencmode=require":                 "gssencmode is not supported",
+		"postgres://u@h/app?sslmod=canary":          "sslmod is not supported",
+		"postgres://u@h/app?statement_timeout=1":    "statement_timeout is not supported: correct it or leave it out; a set",
+		"host=h password=canary sslmod=canary":      "sslmod is not supported",
+		"host=h password=canary search_path=canary": "search_path is not supported",
+		"host=h app.tenant=canary SSLMODE=disable":  "SSLMODE is not supported",
+		"host=h password=my canary=x":               "a keyword (not repeated here",
+		"postgres://u@h/app?password=my&canary=x":   "a keyword (not repeated here",
+		"postgres://u@h/app?can%20ary=canary":       "a keyword (not repeated here",
 	} {
 		_, err := PoolConfig(url, 0, false)
 		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "canary") {
@@ -66,8 +74,8 @@ func TestURLsAreRefusedByKeyword(t *testing.T) {
 	}
 	t.Setenv("PGCHANNELBINDING", "")
 	config, err := DirectConfig("host=h keepalives=1 keepalives_idle=5 gssencmode=prefer tcp_user_timeout=1 " +
-		"fallback_application_name=psql load_balance_hosts=random application_name=mine")
-	if err != nil || len(config.RuntimeParams) != 2 || config.RuntimeParams["application_name"] != "mine" {
+		"fallback_application_name=psql load_balance_hosts=random application_name=mine timezone=UTC options='-c jit=off'")
+	if err != nil || len(config.RuntimeParams) != 4 || config.RuntimeParams["application_name"] != "mine" {
 		t.Errorf("keywords that are ignored: %v, %v", config, err)
 	}
 }
