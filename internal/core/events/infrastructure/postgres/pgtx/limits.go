@@ -12,7 +12,7 @@ const (
 	// Connections.
 
 	ConnectTimeout     = 5 * time.Second        // for each host of a URL that does not set connect_timeout
-	AllHostsTimeout    = 9 * time.Second        // for all of them, of which the last may be the live one
+	AllHostsTimeout    = 6 * time.Second        // for all of them, of which the last may be the live one
 	CancelTimeout      = 5 * time.Second        // until a cancelled statement that does not answer loses its connection
 	RollbackTimeout    = 5 * time.Second        // bounds rolling back, whose context may be over
 	ClosePoolTimeout   = 500 * time.Millisecond // how long closing a pool waits for connections in use

@@ -18,6 +18,7 @@ func TestLimitsFitTogether(t *testing.T) {
 		{"a ping is answered before the server ends a silent session", PingInterval + AnswerTimeout, ListenIdleTimeout},
 		{"a statement of the adapter ends before its transaction counts as idle", StatementTimeout, IdleTimeout},
 		{"a pool tries every host before its caller gives up", AllHostsTimeout, StatementTimeout},
+		{"a worker's four first connections find the last host in time", 4 * AllHostsTimeout, 30 * time.Second},
 		{"a reconnecting worker is not taken for dead after an outage", MaxBackoff, OutageGrace},
 		{"a lost connection is tried at least once within a worker's grace", FirstBackoff, DeadGrace},
 		{"a failed self-test is repeated sooner", SelfTestRetry, SelfTestInterval},
