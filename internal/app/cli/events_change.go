@@ -80,6 +80,11 @@ func bulkCommand(p Process, cmd *cobra.Command, b bulk) *cobra.Command {
 			selection, err = o.Events.SelectNamed(ctx, ids, b.change(*who))
 		} else {
 			selection, err = o.Events.Select(ctx, *filter, timeout)
+			if err == nil && slices.Contains(b.statuses, operator.Quarantined) &&
+				!slices.Contains(filter.Statuses, operator.Quarantined) {
+				_, err = noteQuarantined(ctx, p, o.Events, *filter, "`workers events list --status quarantined` says why; "+
+					"when that is removed, name them by id")
+			}
 		}
 		if err != nil {
 			return err
@@ -137,6 +142,16 @@ func (b *bulk) report(p Process, result operator.BulkResult, err error, named bo
 	default:
 		return err
 	}
+}
+
+// noteQuarantined says, and returns, how many quarantined events a filter would select; then follows what to do.
+func noteQuarantined(ctx context.Context, p Process, c *operator.Client, f operator.Filter, then string) (int, error) {
+	f.Statuses = []operator.Status{operator.Quarantined}
+	s, err := c.Select(ctx, f, 0)
+	if s.Len() > 0 {
+		p.notef("%s left out: %s", app.Counted(s.Len(), "quarantined event"), then)
+	}
+	return s.Len(), err
 }
 
 func eventsText(n int) string { return app.Counted(n, "event") }

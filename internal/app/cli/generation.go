@@ -259,7 +259,9 @@ type adoption struct {
 	To     events.Generation    `json:"to"`
 	DryRun bool                 `json:"dry_run"`
 	Types  []operator.Adoptable `json:"types"` // before anything was moved
-	Moved  int                  `json:"moved"`
+	// Quarantined events are among them, and stay.
+	Quarantined int `json:"quarantined"`
+	Moved       int `json:"moved"`
 }
 
 func generationAdoptCommand(p Process) *cobra.Command {
@@ -269,8 +271,8 @@ func generationAdoptCommand(p Process) *cobra.Command {
 		Use: "adopt FROM TO", Args: positional(cobra.ExactArgs(2), &args, events.ParseGeneration),
 		Short: "Move pending events into another generation",
 		Long: `Move pending events of generation FROM into generation TO, whose workers then handle them. Events that FROM's
-workers hold stay, and so do failed ones and those that are published later. The command shows what would move, and
-asks.`,
+workers hold stay, and so do failed and quarantined ones, and those that are published later. The command shows what
+would move, and asks.`,
 		Example: `  workers generation adopt 7 8 --dry-run
   workers generation adopt 7 8 --type worlds.scan.completed --yes`,
 	}
@@ -292,6 +294,12 @@ asks.`,
 		pending := 0
 		for _, t := range r.Types {
 			pending += int(t.Due + t.Scheduled)
+		}
+		r.Quarantined, err = noteQuarantined(ctx, p, o.Events,
+			operator.Filter{Generations: []events.Generation{r.From}, EventTypes: types},
+			fmt.Sprintf("`workers events list --status quarantined --generation %d` says why", r.From))
+		if err != nil {
+			return err
 		}
 		route := fmt.Sprintf("of generation %d into generation %d", r.From, r.To)
 		switch {
