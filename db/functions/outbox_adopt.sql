@@ -21,7 +21,7 @@ as $$
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   v_now constant timestamptz := clock_timestamp();
-  v_skipped uuid[];
+  v_suspects uuid[];
   v_type text;
   v_row record;
   v_ids uuid[] := '{}';
@@ -40,15 +40,16 @@ begin
 
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
-  v_skipped := core.claim_suspects(null) || core.quarantined(p_from);
+  v_suspects := coalesce(core.claim_suspects(null), '{}');
 
   for v_type in select p.event_type from core.pending_types() p
     where p.generation = p_from and (p_event_types is null or p.event_type = any (p_event_types)) loop
     for v_row in
       select o.id, o.occurred_at from core.outbox o
       where o.generation = p_from and o.event_type = v_type and o.status = 'pending' and o.deleted_at is null
-        and (p_before is null or o.created_at < p_before) and o.id <> all (v_skipped)
-      order by o.available_at limit p_limit - cardinality(v_ids) for update skip locked loop
+        and (p_before is null or o.created_at < p_before) and o.id <> all (v_suspects)
+        and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+      order by o.available_at limit p_limit - cardinality(v_ids) for update of o skip locked loop
       v_ids := v_ids || v_row.id;
       v_occurred_ats := v_occurred_ats || v_row.occurred_at;
     end loop;

@@ -1,9 +1,10 @@
 -- core.outbox_claim(p_generation, p_event_type, p_limit, p_watermark, p_worker, p_crashed) claims up to p_limit due
 -- rows of one type and generation for the caller's transaction (row-locked mode): they stay pending under its row
 -- locks, and are free again when it ends. With p_crashed it claims only rows with crashes, otherwise only rows without.
--- It skips rows that others have locked, and those of core.claim_suspects and core.quarantined. It does not look for
--- rows available before p_watermark, and claims nothing of a paused type. It claims at most 16 MiB of payload and one
--- row, because all are in memory at once. Locks core.outbox; reads core.paused_types and what those two read.
+-- It skips rows that others have locked, those of core.claim_suspects and quarantined ones. It does not look for rows
+-- available before p_watermark, and claims nothing of a paused type. It claims at most 16 MiB of payload and one row,
+-- because all are in memory at once. Locks core.outbox; reads core.paused_types, core.quarantined_events and what
+-- core.claim_suspects reads.
 create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
   p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
   occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
@@ -13,7 +14,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  v_skipped constant uuid[] := core.claim_suspects(p_worker) || core.quarantined(p_generation, p_event_type);
+  v_suspects constant uuid[] := coalesce(core.claim_suspects(p_worker), '{}');
   v_size bigint;
   v_bytes bigint := 0;
 begin
@@ -31,8 +32,9 @@ begin
              o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
       from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
-      order by o.available_at limit p_limit for update skip locked;
+        and o.available_at <= statement_timestamp() and o.id <> all (v_suspects)
+        and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+      order by o.available_at limit p_limit for update of o skip locked;
     return;
   end if;
   -- a loop fetches, and so locks, little more than it returns
@@ -48,8 +50,9 @@ begin
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
-      and o.id <> all (v_skipped) order by o.available_at limit p_limit
-    for update skip locked loop
+      and o.id <> all (v_suspects)
+      and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+    order by o.available_at limit p_limit for update of o skip locked loop
     return next;
     v_bytes := v_bytes + v_size;
     exit when v_bytes >= 16777216;

@@ -78,13 +78,6 @@ begin
     and (p_again or left(p_sqlstate, 2) not in ('25', '40', '55', '57', '72'));
 end
 $$;
-create function core.quarantined(p_generation bigint, p_event_type text default null) returns uuid[]
-language plpgsql stable as $$
-begin
-  return array(select q.id from core.quarantined_events q
-    where q.generation = p_generation and (p_event_type is null or q.event_type = p_event_type));
-end
-$$;
 create function core.outbox_give_up(p_id uuid, p_occurred_at timestamptz, p_token uuid, p_reason text,
   p_quarantine boolean default false) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -120,47 +113,58 @@ begin
 end
 $$;
 create function core.outbox_isolate(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
-  p_crashed boolean, p_leased boolean, p_again boolean) returns table (event_id uuid, outcome text, reason text)
+  p_crashed boolean, p_step text, p_again boolean) returns table (event_id uuid, outcome text, reason text)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_start constant timestamptz := clock_timestamp();
-  v_skipped constant uuid[] := core.quarantined(p_generation, p_event_type);
   v_row record;
   v_token uuid;
   v_usable boolean;
+  v_fault boolean;
+  v_left integer := p_limit;
 begin
   for v_row in
     select o.id, o.occurred_at from core.outbox o
     where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending' and o.deleted_at is null
       and o.available_at <= statement_timestamp() and (o.crashes > 0) = p_crashed
-      and (p_crashed or o.available_at >= p_watermark) and o.id <> all (v_skipped)
-    order by o.available_at limit p_limit for update skip locked loop
+      and (p_crashed or o.available_at >= p_watermark)
+      and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+    order by o.available_at for update of o skip locked loop
     v_usable := false;
-    begin
-      perform case when core.payload_bytes(o.payload) + core.payload_bytes(o.handler_failures) > 0
-        then octet_length(o.payload::text) + octet_length(o.handler_failures::text)::bigint end
-      from core.outbox o where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
-      if p_leased then
-        update core.outbox o set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(),
-            claimed_by = 'probe', attempts = least(o.attempts, 999999999) + 1
-        where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.claim_token into v_token;
-        if v_token is null then perform core.row_kept(); end if;
+    for v_try in 1 .. case when p_again then 4 else 1 end loop
+      begin
+        perform case when core.payload_bytes(o.payload) + core.payload_bytes(o.handler_failures) > 0
+          then octet_length(o.payload::text) + octet_length(o.handler_failures::text)::bigint end
+        from core.outbox o where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
+        if p_step = 'lease' then
+          update core.outbox o
+          set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(),
+              claimed_by = 'probe', attempts = least(o.attempts, 999999999) + 1
+          where o.id = v_row.id and o.occurred_at = v_row.occurred_at returning o.claim_token into v_token;
+          if v_token is null then perform core.row_kept(); end if;
+        elsif p_step = 'settle' and core.outbox_give_up(v_row.id, v_row.occurred_at, null, '') <> 'failed'
+          and core.outbox_deliver(array[v_row.id], array[v_row.occurred_at]) = 0 then
+          perform core.row_kept();
+        end if;
         set constraints all immediate;
         v_usable := true;
         raise exception 'undo';
-      end if;
-      v_usable := true;
-    exception when others then
-      if not v_usable and core.row_fault(sqlstate, p_again) then
-        event_id := v_row.id;
+      exception when others then
         reason := sqlstate || ': ' || sqlerrm;
-        outcome := core.outbox_give_up(v_row.id, v_row.occurred_at, null, reason, p_again);
-        return next;
-      end if;
-    end;
-    exit when outcome is not null and clock_timestamp() > v_start + interval '1 second';
+        v_fault := core.row_fault(sqlstate);
+        v_usable := v_usable or not core.row_fault(sqlstate, p_again);
+      end;
+      exit when v_usable or v_fault;
+    end loop;
+    if not v_usable then
+      event_id := v_row.id;
+      outcome := core.outbox_give_up(v_row.id, v_row.occurred_at, null, reason, p_again);
+      return next;
+    end if;
+    v_left := v_left - v_usable::integer;
+    exit when v_left = 0 or outcome is not null and clock_timestamp() > v_start + interval '1 second';
   end loop;
 end
 $$;
@@ -170,25 +174,27 @@ returns table (event_type text, oldest_due timestamptz, next_in double precision
 language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
-declare
-  v_skipped constant uuid[] := core.quarantined(p_generation);
 begin
   return query
     select t.event_type,
            (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
               and o.status = 'pending' and o.deleted_at is null
-              and o.available_at >= t.watermark and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
+              and o.available_at >= t.watermark and o.available_at <= statement_timestamp()
+              and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
               and (o.id <> all (p_held) or o.occurred_at <> all (p_held_at))
             order by o.available_at limit 1),
            extract(epoch from
              (select o.available_at from core.outbox o
               where o.generation = p_generation and o.event_type = t.event_type
                 and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()
-                and o.id <> all (v_skipped)
+                and not exists
+                  (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
               order by o.available_at limit 1) - statement_timestamp())::double precision,
            exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
                      and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-                     and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
+                     and o.available_at <= statement_timestamp()
+                     and not exists
+                       (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
                      and (o.id <> all (p_held) or o.occurred_at <> all (p_held_at)))
     from unnest(p_event_types, p_watermarks) as t(event_type, watermark)
     where not exists
@@ -223,7 +229,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  v_skipped constant uuid[] := core.claim_suspects(p_worker) || core.quarantined(p_generation, p_event_type);
+  v_suspects constant uuid[] := coalesce(core.claim_suspects(p_worker), '{}');
   v_size bigint;
   v_bytes bigint := 0;
 begin
@@ -240,8 +246,9 @@ begin
              o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
       from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
-      order by o.available_at limit p_limit for update skip locked;
+        and o.available_at <= statement_timestamp() and o.id <> all (v_suspects)
+        and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+      order by o.available_at limit p_limit for update of o skip locked;
     return;
   end if;
   for event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id, payload,
@@ -255,8 +262,9 @@ begin
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
-      and o.id <> all (v_skipped) order by o.available_at limit p_limit
-    for update skip locked loop
+      and o.id <> all (v_suspects)
+      and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+    order by o.available_at limit p_limit for update of o skip locked loop
     return next;
     v_bytes := v_bytes + v_size;
     exit when v_bytes >= 16777216;
@@ -334,6 +342,6 @@ reset role;
 set local lock_timeout = '500ms';
 select core.require_empty('core.paused_types', 'core.quarantined_events');
 drop function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
-  core.outbox_retry, core.outbox_fail, core.outbox_isolate, core.outbox_give_up, core.quarantined, core.row_fault,
+  core.outbox_retry, core.outbox_fail, core.outbox_isolate, core.outbox_give_up, core.row_fault,
   core.row_kept, core.error_text, core.payload_bytes;
 drop table core.quarantined_events, core.paused_types;

@@ -30,7 +30,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  v_skipped constant uuid[] := core.quarantined(p_generation, p_event_type);
   v_due refcursor;
   v_row record;
   v_bytes bigint := 0;
@@ -57,16 +56,18 @@ begin
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp() and o.id <> all (v_skipped)
-      order by o.available_at limit p_limit for update skip locked;
+        and o.available_at <= statement_timestamp()
+        and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+      order by o.available_at limit p_limit for update of o skip locked;
   else
     open v_due for
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
         and o.available_at >= p_watermark and o.available_at <= statement_timestamp()
-        and (p_crashed is null or o.crashes = 0) and o.id <> all (v_skipped)
-      order by o.available_at limit p_limit for update skip locked;
+        and (p_crashed is null or o.crashes = 0)
+        and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+      order by o.available_at limit p_limit for update of o skip locked;
   end if;
   loop
     fetch v_due into v_row;

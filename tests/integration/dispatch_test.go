@@ -360,6 +360,28 @@ func unusableRows(b *bundle, s events.Subscription) {
 	l.awaitDelivered(freed)
 }
 
+// Rows that can never be settled are given up together, although each of them could be claimed.
+func TestManyUnusableRowsAreGivenUpTogether(t *testing.T) {
+	b := setup(t)
+	const n = 300
+	b.exec("alter table core.outbox disable trigger outbox_notify") // no event is claimed before the trigger is there
+	b.publishMany(n)
+	b.exec("update core.outbox set trace_context = 'rejected'")
+	b.publishMany(1)
+	b.exec(`create function public.reject() returns trigger language plpgsql as $$ begin raise 'it may not be'; end $$;
+		create trigger reject before update on core.outbox for each row when (old.trace_context = 'rejected')
+			execute function public.reject()`)
+	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
+	b.exec("alter table core.outbox enable trigger outbox_notify")
+	for l.nextSettlement().Outcome != dispatch.Delivered {
+	}
+	const quarantined = "select count(*) from core.quarantined_events"
+	if all, singly := one[int](b, quarantined), one[int](b, quarantined+" where reason like 'settle%'"); all != n ||
+		singly > n/2 {
+		t.Errorf("%d of %d rows are quarantined before the good one is delivered, %d of them singly", all, n, singly)
+	}
+}
+
 // Go and SQL agree on which errors may be those of a row.
 func TestRowFaults(t *testing.T) {
 	b := setup(t)

@@ -36,6 +36,44 @@ func TestAFailureIsRecordedOnceForItsAttempt(t *testing.T) {
 	}
 }
 
+// One call gives up all rows that cannot be written, up to so many others, and leaves those as they were.
+func TestIsolateGivesUpAllRowsThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 7, "trace_context = (array['rejected', 'rejected: delivered', 'conflicting', 'sometimes'])"+
+		"[(payload ->> 'n')::integer - 1]") // rows 1, 6 and 7 are good
+	exec(t, d.admin, `create sequence public.writes;
+		create function public.meddle() returns trigger language plpgsql security definer as $$ begin
+			if old.trace_context = 'conflicting' or old.trace_context = 'sometimes' and nextval('public.writes') % 3 <> 0 then
+				raise 'too busy' using errcode = '40001';
+			elsif old.trace_context in ('rejected', 'rejected: ' || new.status) then
+				raise 'no';
+			end if;
+			return new;
+		end $$;
+		create trigger meddle before update on core.outbox for each row execute function public.meddle()`)
+	before, _ := d.ask(t, "", "select md5(string_agg(o::text, ',' order by id)) from core.outbox o")
+	for _, c := range []struct {
+		step  string
+		limit int
+		again bool
+		want  string
+	}{
+		{"claim", 50, true, "none"},
+		{"lease", 50, false, "{2} quarantined P0001: no"},
+		{"lease", 50, true, "{2} quarantined P0001: no; {4} quarantined 40001: too busy"},
+		{"settle", 1, true, "none"},
+		{"settle", 50, false, "{2} quarantined P0001: no"}, // row 3 can be failed, once it has been handled
+		{"settle", 50, true, "{2} quarantined P0001: no; {4} quarantined 40001: too busy"},
+	} {
+		exec(t, d.admin, "delete from core.quarantined_events")
+		d.run(t, line{"worker", fmt.Sprintf("select coalesce(string_agg(format('%%s %%s %%s', event_id, outcome, reason), "+
+			"'; '), 'none') from core.outbox_isolate(1, '{card}', %d, '-infinity', false, '%s', %t)", c.limit, c.step, c.again),
+			c.want})
+	}
+	d.run(t, line{"", "select md5(string_agg(o::text, ',' order by id)) from core.outbox o", before})
+}
+
 // A sample's id is above every transaction id given out before its time, including those that no snapshot has yet.
 func TestAWatermarkSampleIsAboveEveryEarlierTransaction(t *testing.T) {
 	t.Parallel()

@@ -64,7 +64,7 @@ end::boolean as held;
 -- name: Isolate :many
 select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason
 from core.outbox_isolate(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz,
-  @crashed::boolean, @leased::boolean, @again::boolean) as i;
+  @crashed::boolean, @step::text, @again::boolean) as i;
 
 -- name: GiveUp :one
 -- The nil UUID stands for no token. The empty text says that the row is not the worker's any more.

@@ -157,7 +157,7 @@ func (q *Queries) GiveUp(ctx context.Context, arg GiveUpParams) (string, error) 
 const isolate = `-- name: Isolate :many
 select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason
 from core.outbox_isolate($1::bigint, $2::text, $3::integer, $4::timestamptz,
-  $5::boolean, $6::boolean, $7::boolean) as i
+  $5::boolean, $6::text, $7::boolean) as i
 `
 
 type IsolateParams struct {
@@ -166,7 +166,7 @@ type IsolateParams struct {
 	RowLimit   int32
 	Watermark  time.Time
 	Crashed    bool
-	Leased     bool
+	Step       string
 	Again      bool
 }
 
@@ -183,7 +183,7 @@ func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow,
 		arg.RowLimit,
 		arg.Watermark,
 		arg.Crashed,
-		arg.Leased,
+		arg.Step,
 		arg.Again,
 	)
 	if err != nil {

@@ -19,8 +19,8 @@ var (
 	errKept   = errors.New("a trigger or rule keeps the row as it is")
 )
 
-// Isolate gives up the rows that make a claim of up to limit rows fail, and reports whether it found any. Err is the
-// claim's error.
+// Isolate gives up the rows that make a claim of up to limit rows fail, and those behind them, and reports whether it
+// found any. Err is the claim's error.
 func (c *Consumer) Isolate(ctx context.Context, err error, limit int, crashed bool) bool {
 	if ctx.Err() != nil || !errors.Is(err, ErrClaim) {
 		return false
@@ -29,12 +29,22 @@ func (c *Consumer) Isolate(ctx context.Context, err error, limit int, crashed bo
 	if !again && !pgtx.RowFault(err) && pgtx.ErrorClass(err) != pgtx.ClassTimeout {
 		return false
 	}
+	step := "claim"
+	if c.Subscription.Mode == events.Leased {
+		step = "lease"
+	}
+	return c.giveUpAll(ctx, step, limit, crashed, again)
+}
+
+// giveUpAll gives up the due rows that make a step fail, up to limit rows that do not, and reports whether there was
+// any. The step is one of core.outbox_isolate.
+func (c *Consumer) giveUpAll(ctx context.Context, step string, limit int, crashed, again bool) bool {
 	var given []Settlement
-	err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
+	err := pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
 		rows, err := coredb.New(tx).Isolate(ctx, coredb.IsolateParams{
 			Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType,
 			RowLimit:  int32(limit), //nolint:gosec // bounded
-			Watermark: c.Watermark.Get(), Crashed: crashed, Leased: c.Subscription.Mode == events.Leased, Again: again,
+			Watermark: c.Watermark.Get(), Crashed: crashed, Step: step, Again: again,
 		})
 		for _, row := range rows {
 			e := events.Envelope{EventID: row.EventID, EventType: c.Subscription.EventType}
@@ -43,7 +53,7 @@ func (c *Consumer) Isolate(ctx context.Context, err error, limit int, crashed bo
 		return err
 	})
 	if err != nil {
-		c.Log.WarnContext(ctx, "could not find out which row makes claims fail", pgtx.LogError(err)...)
+		c.Log.WarnContext(ctx, "could not find out which rows cannot be claimed or settled", pgtx.LogError(err)...)
 		return false
 	}
 	c.Report(ctx, given)
@@ -77,12 +87,18 @@ func (c *Consumer) GiveUp(ctx context.Context, row Row, err error) bool {
 		return false
 	}
 	c.Report(ctx, []Settlement{givenUp(row, outcome, reason)})
+	if Outcome(outcome) == Quarantined && row.Token == uuid.Nil { // more like it would hold up the others
+		c.giveUpAll(ctx, "settle", maxUsable, false, again)
+	}
 	return true
 }
 
+// maxUsable is how many usable rows, of which it writes each, a search for rows that cannot be settled passes.
+const maxUsable = 50
+
 // enough is after how many errors of one event, or of claims without a success between, a row is given up for errors
 // that usually pass.
-const enough = 5
+const enough = 4
 
 // tooOften counts the errors of an event, or of claims (the nil UUID), and reports whether one that usually passes,
 // like a lock's, comes too often. Those of the server's state and of connections always pass.
