@@ -72,7 +72,7 @@ func deadlocksOfBatchesCostNoAttempt(b *bundle) {
 // Two batches that write the same rows in opposite order wait for the same row first. There is a workspace's row in
 // each, and one of none.
 func effectsAreWrittenInTheOrderOfTheirKeys(b *bundle) {
-	b.poolURL += "&deadlock_timeout=20ms"
+	b.poolURL += "&options=-c%20deadlock_timeout%3D20ms"
 	log := &logBuffer{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
 	var all []events.Envelope

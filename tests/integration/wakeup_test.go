@@ -28,7 +28,7 @@ func TestWakeUp(t *testing.T) {
 // An event that is published again has the id of the first; polls pass over that one while it is handled.
 func anEventWithTheIDOfARunningOneIsDelivered(b *bundle) {
 	g := b.newGate()
-	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	s := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, e events.Envelope) error {
 		if payloadN(e) == 1 {
 			return g.wait(ctx)
 		}
