@@ -75,7 +75,10 @@ func startChild(t *testing.T, dir string, cred *syscall.Credential, env ...strin
 		check(t, os.WriteFile(binary, content, 0o755))
 		check(t, os.Chmod(binary, 0o755))
 	}
-	child = exec.CommandContext(deadline(t), binary)
+	// t.Context ends before the cleanups run: that would kill the child, and leave its server running
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+	t.Cleanup(cancel)
+	child = exec.CommandContext(ctx, binary)
 	child.Dir, child.Env = "/", append([]string{childVariable + "=" + dir, "PATH=" + os.Getenv("PATH")}, env...)
 	child.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
 	child.Stderr = os.Stderr
