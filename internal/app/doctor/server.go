@@ -109,7 +109,7 @@ func settings(ctx context.Context, e *examination) (string, error) {
 			}
 			f.Problem += ", in the sessions of " + s.Scope
 			f.fix("as %s, run `%s`; it holds from the next connection on", who, reset)
-		case strings.Contains(e.inspector.Options(), s.Name):
+		case givenAsOption(e.inspector.Options(), s.Name):
 			f.Problem += ", in the sessions that connect as this one does"
 			f.fix("remove %s from DATABASE_URL or PGOPTIONS", s.Name)
 		default:
@@ -119,6 +119,13 @@ func settings(ctx context.Context, e *examination) (string, error) {
 		}
 	}
 	return "commits reach the disk, triggers fire, autovacuum runs", err
+}
+
+// givenAsOption reports whether a session's command-line options, as of PGOPTIONS, set name.
+func givenAsOption(options, name string) bool {
+	return slices.ContainsFunc([]string{"-c ", "-c", "--"}, func(before string) bool {
+		return strings.Contains(options, before+name+"=")
+	})
 }
 
 // clock compares this host's clock with the database's. Claims and leases use the database's clock only; logs and the

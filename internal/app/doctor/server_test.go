@@ -23,3 +23,15 @@ func TestAQueueIsCriticalFromHalfFull(t *testing.T) {
 		}
 	}
 }
+
+func TestAnOptionIsFoundByItsWholeName(t *testing.T) {
+	t.Parallel()
+	for options, want := range map[string]bool{
+		"-c role=x": true, "-crole=x": true, "--role=x": true, "-c jit=off -c role=x": true,
+		"": false, "-c session_replication_role=replica": false, "-c application_name=role": false,
+	} {
+		if have := givenAsOption(options, "role"); have != want {
+			t.Errorf("in %q role is set: %t, want %t", options, have, want)
+		}
+	}
+}

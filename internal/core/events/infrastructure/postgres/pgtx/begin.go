@@ -35,10 +35,9 @@ var NoWorkspace uuid.NullUUID
 
 // Begin takes a connection of pool within StatementTimeout (handlers that want a second one may have emptied the pool),
 // and begins a transaction on it in one round trip. The server ends the transaction when it waits for a statement for
-// longer than idle. The transaction has no setting that a default of the login or the database could change; a direct
-// connection got most of them when it was opened: a higher isolation level would
-// raise 40001 in the dedup insert, row_security off would make every policy an error, and a timeout meant for people
-// would end handlers. The caller releases the connection.
+// longer than idle. No default of the login or the database takes effect: a higher isolation level would raise 40001 in
+// the dedup insert, row_security off would make every policy an error, and a timeout meant for people would end
+// handlers. Begin sets what the session of a direct connection does not have yet. The caller releases the connection.
 //
 // After an error the connection is closed, so that no other caller gets it. A server that cannot be written to also
 // empties the pool, so that new connections follow the address.
@@ -72,8 +71,8 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.
 	return nil, nil, fmt.Errorf("begin as %s: %w", role, err)
 }
 
-// OwnSettings returns the statements, each with its semicolon, that make a transaction independent of the settings of
-// the login and the database.
+// OwnSettings returns the statements, each with its semicolon, that make a transaction (set local) or session (set)
+// independent of the settings of the login and the database.
 func OwnSettings(set string, conn *pgconn.PgConn, idle time.Duration) string {
 	return set + " row_security = on; " + Unbounded(set, conn) + idleSettings(set, idle)
 }
