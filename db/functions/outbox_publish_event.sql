@@ -13,40 +13,49 @@ declare
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
   v_id constant uuid := coalesce(p_event_id, core.uuid_v7());
   v_text constant text := p_payload::text;
-  v_class text;
-  v_content_class text;
-  v_consumed boolean;
-  v_payload_fault jsonpath;
-  v_deadline timestamptz;
-  v_generation bigint;
-  v_channel text;
-  v_published integer;
-  v_unused text;
   v_xid xid8;
   v_now timestamptz;
+  v_generation bigint;
+  v_channel text;
+  v_command bigint;
+  v_unused text;
 begin
   -- In this order: id, then generation. A publisher that saw the generation open has an id from before it was closed,
   -- and core.generation_retire waits for all of those. And id, then time: a session that takes a transaction id after a
   -- time knows that rows stamped before that time have lower ids, and so when all of them are visible or gone
   -- (core.outbox_watermark).
   v_xid := pg_current_xact_id();
-  -- one query for everything: a second one would cost as much again
-  select t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
-    t.deadline, d.generation
-  into v_class, v_content_class, v_consumed, v_payload_fault, v_deadline, v_generation
-  from core.event_types t
-  join core.deployments d on d.generation = coalesce(p_generation,
+  v_now := clock_timestamp();
+  insert into core.outbox
+    (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
+     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
+  select v_id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
+    coalesce(p_content_class, t.content_class),
+    'outbox_gen_' || d.generation || coalesce('_' || coalesce(p_class, t.class), ''), d.generation,
+    p_workspace_id, p_payload,
+    -- a caller's own key is qualified, so that two sources or tenants never share one
+    case when p_idempotency_key is null or p_idempotency_key = v_id::text then v_id::text
+      else concat(p_source, ':', coalesce(p_workspace_id::text, '-'), ':', p_idempotency_key) end,
+    p_trace_context,
+    case when core.consumes(d.generation, t.consumed_in, t.consumed) then 'pending' else 'delivered' end,
+    v_now, greatest(p_available_at, v_now),
+    case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else v_now end
+  from (select exists (select from core.publisher_sources s where s.source = p_source
+      and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')) as allowed offset 0) as p
+  left join core.event_types t
+    on t.event_type = p_event_type and t.event_version = p_event_version and t.source = p_source
+  left join core.deployments d on d.status <> 'retired' and d.closed_at is null
+    and d.generation = coalesce(p_generation,
       (select max(l.generation) from core.deployments l where l.status = 'live'))
-    and d.status <> 'retired' and d.closed_at is null
-  join core.publisher_sources s on s.source = t.source
-    and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')
-  where t.event_type = p_event_type and t.event_version = p_event_version and t.source = p_source;
-  if p_event_id is not null or v_generation is null or core.publishable(p_event_id, p_occurred_at, p_payload, v_text,
-    p_target, p_workspace_id, p_idempotency_key, p_trace_context, p_available_at, p_class, p_content_class,
-    v_payload_fault, v_deadline) is not true then
-    perform core.outbox_check(null, v_invoker, v_generation is not null, p_event_id, p_occurred_at, p_event_type,
-      p_source, p_payload, p_event_version, p_target, p_workspace_id, p_idempotency_key, p_trace_context,
-      p_available_at, p_generation, p_class, p_content_class);
+  where p_event_id is null and t.event_type is not null and d.generation is not null and p.allowed
+      and core.publishable(p_event_id, p_occurred_at, p_payload, v_text, p_target, p_workspace_id, p_idempotency_key,
+        p_trace_context, p_available_at, p_class, p_content_class, t.payload_fault, t.deadline)
+    or core.outbox_check(null, v_invoker, t.event_type is not null and d.generation is not null and p.allowed,
+      p_event_id, p_occurred_at, p_event_type, p_source, p_payload, p_event_version, p_target, p_workspace_id,
+      p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class)
+  returning generation, channel, cmin::text into v_generation, v_channel, v_command;
+  if not found then
+    raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
   -- a snapshot from before the generation was closed shows it open for as long as the transaction lasts: the lock is
   -- refused then (40001), and otherwise keeps it open until the end. Not at READ COMMITTED, whose producers would all
@@ -54,30 +63,11 @@ begin
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform from core.deployments d where d.generation = v_generation for share;
   end if;
-  v_channel := 'outbox_gen_' || v_generation || coalesce('_' || coalesce(p_class, v_class), '');
-
-  -- a transaction of many rows announces itself here, ahead of its commit, and the trigger then
-  -- stays out of the election: its long commit would keep the other publishers silent
-  v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0) + 1;
-  v_unused := set_config('spectral.published', v_published::text, true);
-  if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
+  -- a transaction that writes much announces itself here, ahead of its commit, and the trigger then stays out of the
+  -- election: its long commit would keep the other publishers silent. cmin counts the writing statements before this.
+  if v_command > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
     v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
     v_unused := pg_notify(v_channel, v_id::text);
-  end if;
-
-  v_now := clock_timestamp();
-  insert into core.outbox
-    (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
-     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at) values
-    (v_id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
-     coalesce(p_content_class, v_content_class), v_channel, v_generation, p_workspace_id, p_payload,
-     -- a caller's own key is qualified, so that two sources or tenants never share one
-     case when p_idempotency_key is null or p_idempotency_key = v_id::text then v_id::text
-          else concat(p_source, ':', coalesce(p_workspace_id::text, '-'), ':', p_idempotency_key) end,
-     p_trace_context, case when v_consumed then 'pending' else 'delivered' end, v_now,
-     greatest(p_available_at, v_now), case when v_consumed then null else v_now end);
-  if not found then
-    raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
   return v_id;
 end

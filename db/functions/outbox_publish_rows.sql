@@ -21,6 +21,7 @@ declare
   v_channels text[];
   v_channel text;
   v_published integer;
+  v_command bigint;
   v_unused text;
   v_xid xid8;
   v_now timestamptz;
@@ -84,18 +85,17 @@ begin
         t.event_type is not null and d.generation is not null and e.source = any (v_sources), e.event_id,
         e.occurred_at, e.event_type, e.source, e.payload, e.event_version, e.target, e.workspace_id, e.idempotency_key,
         e.trace_context, e.available_at, e.generation, e.class, e.content_class)
-    returning channel)
-  select count(*), array_agg(distinct i.channel) into v_published, v_channels from inserted i;
+    returning channel, cmin)
+  select count(*), array_agg(distinct i.channel), coalesce(max(i.cmin::text::bigint), 0)
+  into v_published, v_channels, v_command from inserted i;
   if v_published <> v_count then
     raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
 
-  -- a transaction of many rows announces itself: see core.outbox_publish_event
-  v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0)
-    + v_published;
-  v_unused := set_config('spectral.published', v_published::text, true);
+  -- a transaction that writes much announces itself: see core.outbox_publish_event
   foreach v_channel in array coalesce(v_channels, '{}') loop
-    if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
+    if v_published + v_command > 100
+      and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
       v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
       v_unused := pg_notify(v_channel, v_ids[1]::text);
     end if;

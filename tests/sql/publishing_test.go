@@ -187,6 +187,10 @@ func TestNotifications(t *testing.T) {
 	of := func(n int) call { return call{n, null} }
 	slowly := func(n int) call { return call{n, "slow"} }
 	do := func(sql string) call { return call{0, sql} }
+	singly := func(n int) call {
+		return do(fmt.Sprintf(`select core.outbox_publish('worlds.test.happened', 'worlds', '{}')
+			from generate_series(1, %d)`, n))
+	}
 	for _, c := range []struct {
 		calls     []call
 		gen, slow int
@@ -199,6 +203,7 @@ func TestNotifications(t *testing.T) {
 		{[]call{do("savepoint s"), of(300), do("rollback to s"), of(1)}, 1, 0},
 		{[]call{do("savepoint s"), of(300), do("rollback to s"), slowly(200)}, 0, 1},
 		{[]call{of(80), do("savepoint s"), of(80), do("rollback to s")}, 1, 0}, {[]call{{unconsumed, ""}}, 0, 0},
+		{[]call{singly(150)}, 1, 0}, {[]call{singly(80), of(80), slowly(1)}, 1, 1},
 	} {
 		exec(t, conn, "begin")
 		for _, call := range c.calls {
