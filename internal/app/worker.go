@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/fx"
 	"go.uber.org/fx/fxevent"
@@ -106,7 +105,7 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 	}
 	lifecycle.Append(fx.Hook{
 		OnStart: func(ctx context.Context) error { // nothing can be published in a generation that is not registered
-			if err := pgtx.RunAs(ctx, unitOfWork.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
+			if err := pgtx.RunAs(ctx, unitOfWork.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error {
 				return publish.Register(ctx, tx, s.Generation, contracts)
 			}); err != nil {
 				return err

@@ -188,7 +188,7 @@ func TestNotifications(t *testing.T) {
 	slowly := func(n int) call { return call{n, "slow"} }
 	do := func(sql string) call { return call{0, sql} }
 	singly := func(n int) call {
-		return do(fmt.Sprintf(`select core.outbox_publish('worlds.test.happened', 'worlds', '{}')
+		return do(fmt.Sprintf(`select core.outbox_publish('`+cardType+`', 'worlds', '{}')
 			from generate_series(1, %d)`, n))
 	}
 	for _, c := range []struct {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
@@ -34,7 +33,7 @@ func New(pool *pgxpool.Pool, role string) *Store { return &Store{pool: pool, rol
 func (s *Store) inTx(ctx context.Context, what string, work func(context.Context, *coredb.Queries) error) error {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
-	err := pgtx.RunAs(ctx, s.pool, s.role, func(tx pgx.Tx) error { return work(ctx, coredb.New(tx)) })
+	err := pgtx.RunAs(ctx, s.pool, s.role, func(tx *pgtx.Tx) error { return work(ctx, coredb.New(tx)) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, pgtx.AsRefused(err))
 	}

@@ -97,17 +97,15 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration,
 	last bool) (duplicate bool, err error) {
 	t, savepoint := s.tx, s.tx.consumer.savepoint
-	if err := t.Exec(ctx, "savepoint "+savepoint); err != nil {
-		return false, fmt.Errorf("savepoint: %w", err)
-	}
+	t.tx.Queue("savepoint " + savepoint)
 	duplicate, err = s.runHandler(ctx, r)
 	if t.Lost() {
 		return false, err
 	}
-	if err == nil && !last {
-		err = t.Exec(ctx, "release savepoint "+savepoint)
-	}
 	if err == nil {
+		if !last {
+			t.tx.Queue("release savepoint " + savepoint)
+		}
 		return duplicate, nil
 	}
 	// this also restores the role and the workspace, and gives the dedup key back

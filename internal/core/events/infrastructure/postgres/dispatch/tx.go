@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
@@ -27,7 +28,7 @@ type Tx struct {
 	entry    *journal.Entry // nil where it claims nothing
 	writing  chan error     // the result of writing the entry, while that goes on
 	conn     *pgxpool.Conn  // nil once it is given back or closed
-	tx       pgx.Tx
+	tx       *pgtx.Tx
 	broken   bool               // by a handler, not by the network
 	dirty    bool               // a handler left session state: the connection is closed at the end
 	left     pgtx.StatementKind // what the last handler left in the transaction
@@ -55,7 +56,7 @@ func (t *Tx) End() {
 	if t.conn == nil {
 		return
 	}
-	pgtx.Rollback(t.tx)
+	t.tx.Rollback()
 	if t.dirty {
 		pgtx.CloseBeforeRelease(t.conn)
 	}
@@ -148,15 +149,25 @@ func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
 // As sets the role and workspace for the statements that follow. After a handler that left session state it sets the
 // transaction's own settings again: what the handler set must not decide how its row is settled.
 func (t *Tx) As(ctx context.Context, role string, workspace uuid.NullUUID) error {
-	sql := pgtx.RoleSettings(role, workspace)
 	if t.left != pgtx.Plain {
-		sql = pgtx.OwnSettings("set local", t.conn.Conn().PgConn(), t.consumer.idleTimeout()) +
-			"set local client_encoding = 'UTF8'; " + sql
+		own := pgtx.OwnSettings("set local", t.conn.Conn().PgConn(), t.consumer.idleTimeout()) +
+			"set local client_encoding = 'UTF8'"
+		if err := t.Exec(ctx, own); err != nil {
+			return err
+		}
+		if err := t.resetStatements(ctx); err != nil {
+			return err
+		}
 	}
-	if err := t.Exec(ctx, sql); err != nil {
-		return err
+	switch pg := t.conn.Conn().PgConn(); {
+	case pg.IsBusy():
+		return errors.New("its rows are still open")
+	case pg.TxStatus() == 'E':
+		return &pgconn.PgError{Code: pgerrcode.InFailedSQLTransaction, Severity: "ERROR",
+			Message: "current transaction is aborted: an error of a statement was ignored"}
 	}
-	return t.resetStatements(ctx)
+	t.tx.QueueRole(role, workspace)
+	return nil
 }
 
 // AsWorker sets the worker role again, after handlers.
@@ -170,7 +181,7 @@ func (t *Tx) resetStatements(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
-	return t.conn.Conn().DeallocateAll(ctx)
+	return t.tx.Forget(ctx)
 }
 
 // callHandler runs a handler for events of one workspace.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
@@ -71,7 +70,7 @@ func (r *Reaper) pass(ctx context.Context, grace time.Duration) (reaped int, err
 	var after uuid.UUID
 	for {
 		var page []coredb.ReapRow
-		if err := pgtx.InTx(ctx, r.pool, pgtx.WorkerRole, func(tx pgx.Tx) (err error) {
+		if err := pgtx.InTx(ctx, r.pool, pgtx.WorkerRole, func(tx *pgtx.Tx) (err error) {
 			page, err = coredb.New(tx).Reap(ctx, coredb.ReapParams{
 				RowLimit: reapPage, After: after, GraceSeconds: grace.Seconds(),
 			})

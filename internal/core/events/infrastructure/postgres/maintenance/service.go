@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
@@ -52,7 +51,7 @@ func EveryMinute(pool *pgxpool.Pool, health *notify.Health,
 			changed := health.Changed()
 			if state, _ := health.Now(); state == notify.Listening {
 				// the health reports that the database cannot be reached, and the duty what it could not do
-				_ = pgtx.InTx(ctx, pool, pgtx.WorkerRole, func(tx pgx.Tx) error { return duty(ctx, coredb.New(tx)) })
+				_ = pgtx.InTx(ctx, pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error { return duty(ctx, coredb.New(tx)) })
 			}
 			pgtx.Pause(ctx, time.Duration((0.9+0.2*rand.Float64())*float64(pgtx.LatencyInterval)), changed)
 		}

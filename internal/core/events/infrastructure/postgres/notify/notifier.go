@@ -206,7 +206,7 @@ func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time
 		}
 		n.polledAt = time.Now()
 		next = n.config.PollInterval
-		err := pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
+		err := pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error {
 			queries := coredb.New(tx)
 			if err := n.config.Journal.CheckHandlers(ctx, queries); err != nil {
 				return err
@@ -375,7 +375,7 @@ func (n *Notifier) probeWorkers(ctx context.Context, l *listenConn) (time.Durati
 		err = l.ask(ctx, "look for dead workers", func(ctx context.Context) error { return probe(ctx, l.queries) })
 	} else {
 		grace = pgtx.OutageGrace
-		err = pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error { return probe(ctx, coredb.New(tx)) })
+		err = pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error { return probe(ctx, coredb.New(tx)) })
 	}
 	next := pgtx.ProbeInterval
 	if pg, refused := errors.AsType[*pgconn.PgError](err); refused && pg.Code != pgerrcode.ReadOnlySQLTransaction {

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Action is a change that an operator made: a row of core.operator_actions.
@@ -80,7 +80,7 @@ func (c *Client) Actions(ctx context.Context, filter ActionFilter, page Page) (A
 		w.and("(a.acted_at, a.id) < (?::timestamptz, ?::uuid)", after.ActedAt, after.ID)
 	}
 	found := ActionPage{}
-	err := c.search(ctx, "list actions", page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+	err := c.search(ctx, "list actions", page.Timeout, func(tx *pgtx.Tx, asOf time.Time) error {
 		if len(filter.Events) == 0 {
 			if _, err := tx.Exec(ctx, byIndex); err != nil {
 				return err
@@ -100,7 +100,7 @@ func (c *Client) Actions(ctx context.Context, filter ActionFilter, page Page) (A
 
 // actions returns actions, the latest first: those on any of the events, or all if no events are given. The actions on
 // an event are few: the index of event_ids finds them, and then they are sorted.
-func actions(ctx context.Context, tx pgx.Tx, ofEvents []uuid.UUID, w where, limit int, withIDs bool) ([]Action, error) {
+func actions(ctx context.Context, tx *pgtx.Tx, ofEvents []uuid.UUID, w where, limit int, withIDs bool) ([]Action, error) {
 	from := "core.operator_actions a"
 	if len(ofEvents) > 0 {
 		w.arguments = append(w.arguments, ofEvents)

@@ -175,7 +175,7 @@ func (c *Client) apply(ctx context.Context, k Selection, change Change, waiting 
 	}
 	var states []coredb.OperatorStatesRow
 	err = whenAvailable(ctx, waiting, func(ctx context.Context) error {
-		return c.inTx(ctx, change.name, func(tx pgx.Tx) (err error) {
+		return c.inTx(ctx, change.name, func(tx *pgtx.Tx) (err error) {
 			states, err = coredb.New(tx).OperatorStates(ctx, params)
 			return err
 		})
@@ -229,7 +229,7 @@ func (s Selection) slice(i, j int) Selection {
 // [*TooBroadError]; zero means [DefaultSearchTimeout].
 func (c *Client) Select(ctx context.Context, filter Filter, timeout time.Duration) (s Selection, err error) {
 	condition, arguments := filter.Where(1)
-	err = c.search(ctx, "select events", timeout, func(tx pgx.Tx, asOf time.Time) error {
+	err = c.search(ctx, "select events", timeout, func(tx *pgtx.Tx, asOf time.Time) error {
 		s.AsOf = asOf // before they are read: an event that fails again during that is skipped later
 		const order = " order by o.claimed_at, o.id, o.occurred_at), '{}')"
 		return tx.QueryRow(ctx, "select coalesce(array_agg(o.id"+order+", coalesce(array_agg(o.occurred_at"+order+
@@ -241,7 +241,7 @@ func (c *Client) Select(ctx context.Context, filter Filter, timeout time.Duratio
 // Shown returns the first events of a selection, at most limit, as they are now.
 func (c *Client) Shown(ctx context.Context, s Selection, limit int) (all []Event, err error) {
 	s = s.slice(0, limit)
-	err = c.search(ctx, "look at events", 0, func(tx pgx.Tx, _ time.Time) error {
+	err = c.search(ctx, "look at events", 0, func(tx *pgtx.Tx, _ time.Time) error {
 		all, err = rows[Event](ctx, tx, "select "+displayed+` from unnest($1::uuid[], $2::timestamptz[])
 			with ordinality as k(id, occurred_at, n)
 			join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at order by k.n`, s.ids, s.times)
@@ -258,14 +258,15 @@ func (c *Client) SelectNamed(ctx context.Context, ids []uuid.UUID, change Change
 	}
 	var refusals []error
 	for _, id := range ids {
-		err := c.inTx(ctx, fmt.Sprintf("look at event %s", id), func(tx pgx.Tx) error {
-			trial, err := tx.Begin(ctx)
-			if err != nil {
+		err := c.inTx(ctx, fmt.Sprintf("look at event %s", id), func(tx *pgtx.Tx) error {
+			if _, err := tx.Exec(ctx, "savepoint trial"); err != nil {
 				return err
 			}
-			_, err = trial.Exec(ctx, "select from "+change.one, change.with(pgx.NamedArgs{"id": id}))
-			if undone := trial.Rollback(ctx); err != nil || undone != nil {
-				return errors.Join(err, undone)
+			if _, err := tx.Exec(ctx, "select from "+change.one, change.with(pgx.NamedArgs{"id": id})); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, "rollback to trial"); err != nil {
+				return err
 			}
 			all, err := coredb.New(tx).OperatorEventsOfID(ctx, id)
 			if err == nil && len(all) == 0 { // deleted in between

@@ -27,7 +27,7 @@ type RefusedError = pgtx.RefusedError
 
 // inTx runs work in one transaction as an operator. A refusal of the database becomes a [*RefusedError]. Errors begin
 // with what, the purpose of the work.
-func (c *Client) inTx(ctx context.Context, what string, work func(pgx.Tx) error) error {
+func (c *Client) inTx(ctx context.Context, what string, work func(*pgtx.Tx) error) error {
 	if err := pgtx.AsRefused(pgtx.RunAs(ctx, c.pool, Role, work)); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -36,7 +36,7 @@ func (c *Client) inTx(ctx context.Context, what string, work func(pgx.Tx) error)
 
 // exec runs one statement as an operator.
 func (c *Client) exec(ctx context.Context, what, sql string, arguments ...any) error {
-	return c.inTx(ctx, what, func(tx pgx.Tx) error {
+	return c.inTx(ctx, what, func(tx *pgtx.Tx) error {
 		_, err := tx.Exec(ctx, sql, arguments...)
 		return err
 	})
@@ -44,13 +44,13 @@ func (c *Client) exec(ctx context.Context, what, sql string, arguments ...any) e
 
 // value returns the one value of a statement that it runs as an operator.
 func value[T any](ctx context.Context, c *Client, what, sql string, arguments ...any) (v T, err error) {
-	err = c.inTx(ctx, what, func(tx pgx.Tx) error { return tx.QueryRow(ctx, sql, arguments...).Scan(&v) })
+	err = c.inTx(ctx, what, func(tx *pgtx.Tx) error { return tx.QueryRow(ctx, sql, arguments...).Scan(&v) })
 	return v, err
 }
 
 // list returns the rows of a statement that it runs as an operator.
 func list[T any](ctx context.Context, c *Client, what, sql string, arguments ...any) (all []T, err error) {
-	err = c.inTx(ctx, what, func(tx pgx.Tx) error {
+	err = c.inTx(ctx, what, func(tx *pgtx.Tx) error {
 		all, err = rows[T](ctx, tx, sql, arguments...)
 		return err
 	})
@@ -58,7 +58,10 @@ func list[T any](ctx context.Context, c *Client, what, sql string, arguments ...
 }
 
 // rows returns the rows of a statement, whose columns are named like fields of T.
-func rows[T any](ctx context.Context, tx pgx.Tx, sql string, arguments ...any) ([]T, error) {
-	found, _ := tx.Query(ctx, sql, arguments...) // its error is also that of the rows
+func rows[T any](ctx context.Context, tx *pgtx.Tx, sql string, arguments ...any) ([]T, error) {
+	found, err := tx.Query(ctx, sql, arguments...)
+	if err != nil {
+		return nil, err
+	}
 	return pgx.CollectRows(found, pgx.RowToStructByNameLax[T])
 }

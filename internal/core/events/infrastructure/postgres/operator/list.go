@@ -14,10 +14,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // The size of a page, and the limit of a statement that searches events.
@@ -129,7 +129,7 @@ func (c *Client) Find(ctx context.Context, filter Filter, page Page) (EventPage,
 		}
 	}
 	found := EventPage{Events: []Event{}}
-	err := c.search(ctx, "find events", page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+	err := c.search(ctx, "find events", page.Timeout, func(tx *pgtx.Tx, asOf time.Time) error {
 		if _, err := tx.Exec(ctx, byIndex); err != nil {
 			return err
 		}
@@ -153,11 +153,11 @@ const byIndex = "set local enable_sort = off; set local enable_seqscan = off; se
 
 // search is [Client.inTx] with a timeout for each statement. It passes the database's time at the beginning.
 func (c *Client) search(ctx context.Context, what string, timeout time.Duration,
-	work func(pgx.Tx, time.Time) error) error {
+	work func(*pgtx.Tx, time.Time) error) error {
 	if timeout <= 0 {
 		timeout = DefaultSearchTimeout
 	}
-	err := c.inTx(ctx, what, func(tx pgx.Tx) error {
+	err := c.inTx(ctx, what, func(tx *pgtx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(
 			// positions are times as text: read them as they were written, whatever the login's defaults
 			"set local statement_timeout = %d; set local jit = off; set local datestyle = 'ISO'; set local timezone = 'UTC'",

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
@@ -24,7 +23,7 @@ func (p Progress) Settled() bool { return p.Published == p.Delivered+p.Failed }
 
 // Progress reads the progress of a workspace's events since an id made at that time.
 func (c *Client) Progress(ctx context.Context, workspace, since uuid.UUID) (p Progress, err error) {
-	err = c.inTx(ctx, "read progress", func(tx pgx.Tx) error {
+	err = c.inTx(ctx, "read progress", func(tx *pgtx.Tx) error {
 		row, err := coredb.New(tx).Progress(ctx, coredb.ProgressParams{Since: since, WorkspaceID: workspace})
 		p = Progress{Published: int(row.Published), Delivered: int(row.Delivered), Failed: int(row.Failed),
 			P50: pgtx.Seconds(row.P50), P99: pgtx.Seconds(row.P99)}
@@ -49,7 +48,7 @@ func (s Step) Settled() bool { return s.Status == "delivered" || s.Status == "fa
 // Trail reads the events of a workspace since an id made at that time, in the order they were published. It is meant
 // for few events.
 func (c *Client) Trail(ctx context.Context, workspace, since uuid.UUID) (trail []Step, err error) {
-	err = c.inTx(ctx, "read trail", func(tx pgx.Tx) error {
+	err = c.inTx(ctx, "read trail", func(tx *pgtx.Tx) error {
 		rows, err := coredb.New(tx).Trail(ctx, coredb.TrailParams{Since: since, WorkspaceID: workspace})
 		for _, row := range rows {
 			trail = append(trail, Step(row))

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Detail is all that is known about an event.
@@ -60,7 +60,7 @@ type HandlerState struct {
 // Show returns all that is known about the event of that id, or about each, if several that occurred at different times
 // share it. If there is none it returns a [*RefusedError] (SP031).
 func (c *Client) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error) {
-	err = c.search(ctx, "show event", 0, func(tx pgx.Tx, _ time.Time) error {
+	err = c.search(ctx, "show event", 0, func(tx *pgtx.Tx, _ time.Time) error {
 		// jsonb is read as text, because the driver would parse it, and fail where Go cannot
 		all, err = rows[Detail](ctx, tx, "select "+displayed+`,
   case when core.payload_bytes(o.payload, false) <= 16777216 then o.payload::text

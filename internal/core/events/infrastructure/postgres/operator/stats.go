@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Dimension is a property by which events are counted.
@@ -91,7 +91,7 @@ func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts,
 		one.Statuses = slices.DeleteFunc(slices.Clone(filter.Statuses), func(s Status) bool { return s == Delivered })
 		counted.DeliveredLeftOut = !estimate
 	}
-	err := c.search(ctx, "count events", count.Timeout, func(tx pgx.Tx, asOf time.Time) (err error) {
+	err := c.search(ctx, "count events", count.Timeout, func(tx *pgtx.Tx, asOf time.Time) (err error) {
 		counted.AsOf = asOf
 		if len(one.Statuses) > 0 {
 			if counted.Groups, err = groups(ctx, tx, one, count.By, count.Limit+1); err != nil {
@@ -118,7 +118,7 @@ func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts,
 }
 
 // groups counts the events that filter selects. It reads each status by itself, because most have an index.
-func groups(ctx context.Context, tx pgx.Tx, filter Filter, by []Dimension, limit int) ([]Group, error) {
+func groups(ctx context.Context, tx *pgtx.Tx, filter Filter, by []Dimension, limit int) ([]Group, error) {
 	var branches, names, values []string
 	for i, d := range by {
 		names = append(names, fmt.Sprintf("r.d%d", i))
@@ -166,7 +166,7 @@ func (s Status) moment() string {
 
 // countDelivered counts the delivered events that filter selects; if the planner expects very many, it returns that
 // estimate.
-func countDelivered(ctx context.Context, tx pgx.Tx, filter Filter) (Group, error) {
+func countDelivered(ctx context.Context, tx *pgtx.Tx, filter Filter) (Group, error) {
 	filter.Statuses = []Status{Delivered}
 	condition, arguments := filter.Where(1)
 	var plans []struct {

@@ -3,6 +3,7 @@ package pgtx
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,41 +35,45 @@ func ContextRole(s events.Scope) (string, error) {
 var NoWorkspace uuid.NullUUID
 
 // Begin takes a connection of pool within StatementTimeout (handlers that want a second one may have emptied the pool),
-// and begins a transaction on it in one round trip. The server ends the transaction when it waits for a statement for
+// and begins a transaction with its first statement. The server ends the transaction when it waits for a statement for
 // longer than idle. No default of the login or the database takes effect: a higher isolation level would raise 40001 in
 // the dedup insert, row_security off would make every policy an error, and a timeout meant for people would end
-// handlers. Begin sets what the session of a direct connection does not have yet. The caller releases the connection.
-//
-// After an error the connection is closed, so that no other caller gets it. A server that cannot be written to also
-// empties the pool, so that new connections follow the address.
+// handlers. It sets what the session of a direct connection does not have yet. The caller releases the connection.
 func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.NullUUID,
-	idle time.Duration) (*pgxpool.Conn, pgx.Tx, error) {
+	idle time.Duration) (*pgxpool.Conn, *Tx, error) {
 	acquiring, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
 	conn, err := pool.Acquire(acquiring)
 	if err != nil {
 		return nil, nil, fmt.Errorf("take a connection from the pool: %w", err)
 	}
-	ctx, cancel = context.WithTimeout(ctx, StatementTimeout)
-	defer cancel()
-	begin := "begin isolation level read committed read write; "
-	if pg := conn.Conn().PgConn(); pg.CustomData()[sessionIsSet] == nil {
-		begin += OwnSettings("set local", pg, idle)
-	} else if idle != IdleTimeout {
-		begin += idleSettings("set local", idle)
+	t := &Tx{pool: pool, conn: conn, queued: &pgx.Batch{}}
+	const begin = "begin isolation level read committed read write"
+	if pg := conn.Conn().PgConn(); pg.CustomData()[prepared] == nil { // in one message, which poolers keep together
+		ctx, cancel = context.WithTimeout(ctx, StatementTimeout)
+		defer cancel()
+		_, err := conn.Exec(ctx, begin+"; "+OwnSettings("set local", pg, idle)+RoleSettings(role, workspace))
+		if err != nil {
+			err = t.notBegun(err)
+			conn.Release()
+			return nil, nil, err
+		}
+		t.begun = true
+		return conn, t, nil
 	}
-	begin += RoleSettings(role, workspace)
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
-	if err == nil {
-		return conn, tx, nil
+	t.Queue(begin)
+	if idle != IdleTimeout {
+		t.Queue("select pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true), "+
+			"pg_catalog.set_config('tcp_user_timeout', $1, true)", strconv.FormatInt(idle.Milliseconds(), 10))
 	}
-	CloseBeforeRelease(conn)
-	conn.Release()
-	if readOnlyServer(err) {
-		pool.Reset()
-		err = fmt.Errorf("%w (%w)", ErrStandby, err)
-	}
-	return nil, nil, fmt.Errorf("begin as %s: %w", role, err)
+	t.QueueRole(role, workspace)
+	t.own = t.queued.Len()
+	return conn, t, nil
+}
+
+// QueueRole queues what [RoleSettings] returns.
+func (t *Tx) QueueRole(role string, workspace uuid.NullUUID) {
+	t.Queue(fmt.Sprintf(roleSettings, "$1", "$2"), role, WorkspaceText(workspace))
 }
 
 // OwnSettings returns the statements, each with its semicolon, that make a transaction (set local) or session (set)
@@ -77,13 +82,10 @@ func OwnSettings(set string, conn *pgconn.PgConn, idle time.Duration) string {
 	return set + " row_security = on; " + Unbounded(set, conn) + idleSettings(set, idle)
 }
 
-// sessionIsSet marks a connection whose session has the settings of all transactions.
-const sessionIsSet = "spectral: session is set"
-
 // setSession sets in the session of a direct connection what [Begin] would set in each transaction. A handler that
 // changes it has its connection closed. The defaults of transactions are for single statements, such as the journal's.
 func setSession(ctx context.Context, conn *pgconn.PgConn) error {
-	conn.CustomData()[sessionIsSet] = true
+	conn.CustomData()[prepared] = make(map[string]bool)
 	return conn.Exec(ctx, OwnSettings("set", conn, IdleTimeout)+
 		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'").Close()
 }
@@ -130,13 +132,14 @@ func NoTransactionTimeout(set string, conn *pgconn.PgConn) string {
 // text of SET for each workspace. The role is always named: RESET ROLE would fall back to the login, past row-level
 // security.
 func RoleSettings(role string, workspace uuid.NullUUID) string {
-	return fmt.Sprintf("select pg_catalog.set_config('search_path', '', true), "+
-		"pg_catalog.set_config('role', '%s', true), pg_catalog.set_config('spectral.workspace_id', '%s', true)",
-		strings.ReplaceAll(role, "'", "''"), WorkspaceText(workspace))
+	return fmt.Sprintf(roleSettings, "'"+strings.ReplaceAll(role, "'", "''")+"'", "'"+WorkspaceText(workspace)+"'")
 }
 
+const roleSettings = "select pg_catalog.set_config('search_path', '', true), pg_catalog.set_config('role', %s, true), " +
+	"pg_catalog.set_config('spectral.workspace_id', %s, true)"
+
 // InTx is [RunAs] within StatementTimeout.
-func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx) error) error {
+func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(*Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
 	return RunAs(ctx, pool, role, work)
@@ -144,24 +147,17 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx
 
 // RunAs runs work in one transaction as role, with the settings of [Begin], and commits it if work returns nil. Only
 // ctx bounds it.
-func RunAs(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx) error) error {
+func RunAs(ctx context.Context, pool *pgxpool.Pool, role string, work func(*Tx) error) error {
 	conn, tx, err := Begin(ctx, pool, role, NoWorkspace, IdleTimeout)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	defer Rollback(tx)
+	defer tx.Rollback()
 	if err := work(tx); err != nil {
 		return err
 	}
 	return tx.Commit(ctx)
-}
-
-// Rollback rolls tx back, even if its context is done. After a commit it does nothing.
-func Rollback(tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.Background(), RollbackTimeout)
-	defer cancel()
-	_ = tx.Rollback(ctx)
 }
 
 // CloseBeforeRelease closes conn, so that the pool does not give it to anyone else.

@@ -36,7 +36,7 @@ var (
 //
 // It uses the extended protocol only, which takes one statement per text, so the first words of a text decide.
 type HandlerTx struct {
-	tx     pgx.Tx
+	tx     *Tx
 	shared bool // with other events: session state is refused
 
 	mu    sync.Mutex
@@ -48,7 +48,7 @@ type HandlerTx struct {
 var _ events.Tx = (*HandlerTx)(nil)
 
 // NewHandlerTx returns a HandlerTx on tx. One that is shared by several events refuses session state.
-func NewHandlerTx(tx pgx.Tx, shared bool) *HandlerTx { return &HandlerTx{tx: tx, shared: shared} }
+func NewHandlerTx(tx *Tx, shared bool) *HandlerTx { return &HandlerTx{tx: tx, shared: shared} }
 
 // Revoke lets no further call begin. It reports whether a call is still running: then a goroutine that outlived its
 // handler is using the transaction. Left is the strictest kind of the statements.
@@ -76,7 +76,7 @@ func (h *HandlerTx) begin(args []any, statements ...string) error {
 	switch {
 	case h.over:
 		return ErrTxOver
-	case h.calls == 0 && h.tx.Conn().PgConn().TxStatus() == 'I':
+	case h.calls == 0 && h.tx.begun && h.tx.conn.Conn().PgConn().TxStatus() == 'I':
 		return ErrTxEnded // the next statement would commit by itself
 	}
 	h.state = max(h.state, kind)
@@ -102,8 +102,11 @@ func (h *HandlerTx) Exec(ctx context.Context, sql string, arguments ...any) (pgc
 	if len(arguments) == 0 {
 		arguments = []any{pgx.QueryExecModeExec} // one round trip, and nothing is cached
 	}
+	if err := h.tx.Flush(ctx); err != nil {
+		return pgconn.CommandTag{}, err
+	}
 	// the driver's Exec uses the simple protocol if there are no arguments
-	rows, err := h.tx.Query(ctx, sql, arguments...)
+	rows, err := h.tx.conn.Query(ctx, sql, arguments...)
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
@@ -117,7 +120,10 @@ func (h *HandlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		return nil, err
 	}
 	defer h.done()
-	return h.tx.Query(ctx, sql, args...)
+	if err := h.tx.Flush(ctx); err != nil {
+		return nil, err
+	}
+	return h.tx.conn.Query(ctx, sql, args...)
 }
 
 // QueryRow implements [events.Tx].
@@ -126,7 +132,10 @@ func (h *HandlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 		return refusedRow{err}
 	}
 	defer h.done()
-	return h.tx.QueryRow(ctx, sql, args...)
+	if err := h.tx.Flush(ctx); err != nil {
+		return refusedRow{err}
+	}
+	return h.tx.conn.QueryRow(ctx, sql, args...)
 }
 
 // SendBatch implements [events.Tx].
@@ -139,7 +148,10 @@ func (h *HandlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 		return refusedBatch{err}
 	}
 	defer h.done()
-	return h.tx.SendBatch(ctx, b)
+	if err := h.tx.Flush(ctx); err != nil {
+		return refusedBatch{err}
+	}
+	return h.tx.conn.SendBatch(ctx, b)
 }
 
 // CopyFrom implements [events.Tx].
@@ -149,7 +161,32 @@ func (h *HandlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 		return 0, err
 	}
 	defer h.done()
-	return h.tx.CopyFrom(ctx, table, columns, source)
+	if err := h.tx.Flush(ctx); err != nil {
+		return 0, err
+	}
+	return h.tx.conn.CopyFrom(ctx, table, columns, source)
+}
+
+// Later returns a way to queue queries of one row each: they go to the server with the next statement, or with COMMIT,
+// and their rows to result. What QueryRow returns scans nothing.
+func (h *HandlerTx) Later(result func(pgx.Row) error) events.Tx { return later{h, result} }
+
+type later struct {
+	*HandlerTx
+	result func(pgx.Row) error
+}
+
+// QueryRow implements [events.Tx].
+func (l later) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if err := l.begin(args, sql); err != nil {
+		return refusedRow{err}
+	}
+	defer l.done()
+	if err := l.tx.prepare(ctx, sql); err != nil {
+		return refusedRow{err}
+	}
+	l.tx.Queue(sql, args...).QueryRow(l.result)
+	return refusedRow{}
 }
 
 type refusedRow struct{ err error }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
@@ -33,18 +34,38 @@ type Publishing struct {
 // Publisher publishes in one transaction.
 type Publisher struct {
 	shared  Publishing
-	queries *coredb.Queries
+	tx      func(result func(pgx.Row) error) events.Tx // runs one query, and passes its row to result
 	options events.PublishOptions
 }
 
 // Publisher returns a publisher bound to tx.
 func (p Publishing) Publisher(tx events.Tx, options ...events.PublishOption) *Publisher {
-	publisher := &Publisher{shared: p, queries: coredb.New(tx)}
+	return p.publisher(func(result func(pgx.Row) error) events.Tx { return atOnce{tx, result} }, options)
+}
+
+func (p Publishing) publisher(tx func(func(pgx.Row) error) events.Tx, options []events.PublishOption) *Publisher {
+	publisher := &Publisher{shared: p, tx: tx}
 	for _, option := range options {
 		option(&publisher.options)
 	}
 	return publisher
 }
+
+// atOnce passes the row of a query to result, whose error its own Scan returns.
+type atOnce struct {
+	events.Tx
+	result func(pgx.Row) error
+}
+
+// QueryRow implements [events.Tx].
+func (t atOnce) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return scanned{t.result(t.Tx.QueryRow(ctx, sql, args...))}
+}
+
+type scanned struct{ err error }
+
+// Scan implements [pgx.Row].
+func (s scanned) Scan(...any) error { return s.err }
 
 // Publish implements [events.EventPublisher].
 func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) error {
@@ -67,9 +88,9 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 		}
 	}
 	for published := 0; published < len(envelopes); {
-		n, err := p.call(ctx, envelopes[published:], now)
+		n, err := p.call(ctx, envelopes, published, now)
 		if err != nil {
-			return placed(fmt.Errorf("publish: %w", err), published, n, envelopes)
+			return err
 		}
 		published += n
 	}
@@ -80,23 +101,26 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 	return nil
 }
 
-// call publishes as many of the events as one call takes, and returns how many those are, even if it fails.
-func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, now time.Time) (int, error) {
+// call publishes as many events, from one on, as one call takes, and returns how many those are.
+func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, from int, now time.Time) (int, error) {
 	availableAt := now.AddDate(-1, 0, 0) // a time long past means now, and might be a year that SQL cannot read
 	if t := p.options.AvailableAt; t.After(availableAt) {
 		availableAt = t
 	}
-	if len(envelopes) == 1 {
-		id, err := p.one(ctx, envelopes[0], now, availableAt)
-		if err == nil {
-			p.log(ctx, envelopes, id)
-		}
+	if from == len(envelopes)-1 { // by a function that is faster for one
+		e := envelopes[from]
+		_, err := coredb.New(p.tx(p.result(ctx, envelopes, from, 1))).Publish(ctx, coredb.PublishParams{
+			EventID: uuid.NullUUID{UUID: e.EventID, Valid: e.EventID != uuid.Nil}, OccurredAt: occurredAt(e, now),
+			EventType: e.EventType, Source: string(e.Source), Payload: e.Payload, EventVersion: int32(e.EventVersion),
+			Target: string(e.Target), WorkspaceID: e.WorkspaceID, IdempotencyKey: e.IdempotencyKey,
+			TraceContext: e.TraceContext, AvailableAt: availableAt, Generation: int64(p.shared.Generation),
+		})
 		return 1, err
 	}
 	rows := coredb.PublishRowsParams{Generation: int64(p.shared.Generation), AvailableAt: availableAt}
 	n, bytes := 0, 0
-	for ; n < min(len(envelopes), maxEventsPerCall) && bytes < maxBytesPerCall; n++ {
-		e := envelopes[n]
+	for ; n < min(len(envelopes)-from, maxEventsPerCall) && bytes < maxBytesPerCall; n++ {
+		e := envelopes[from+n]
 		bytes += len(e.Payload)
 		id := ""
 		if e.EventID != uuid.Nil {
@@ -113,19 +137,24 @@ func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, now t
 		rows.IdempotencyKeys = append(rows.IdempotencyKeys, e.IdempotencyKey)
 		rows.TraceContexts = append(rows.TraceContexts, e.TraceContext)
 	}
-	ids, err := p.queries.PublishRows(ctx, rows)
-	p.log(ctx, envelopes, ids...)
+	_, err := coredb.New(p.tx(p.result(ctx, envelopes, from, n))).PublishRows(ctx, rows)
 	return n, err
 }
 
-// one publishes one event, by a function that is faster for it.
-func (p *Publisher) one(ctx context.Context, e events.Envelope, now, availableAt time.Time) (uuid.UUID, error) {
-	return p.queries.Publish(ctx, coredb.PublishParams{
-		EventID: uuid.NullUUID{UUID: e.EventID, Valid: e.EventID != uuid.Nil}, OccurredAt: occurredAt(e, now),
-		EventType: e.EventType, Source: string(e.Source), Payload: e.Payload, EventVersion: int32(e.EventVersion),
-		Target: string(e.Target), WorkspaceID: e.WorkspaceID, IdempotencyKey: e.IdempotencyKey,
-		TraceContext: e.TraceContext, AvailableAt: availableAt, Generation: int64(p.shared.Generation),
-	})
+// result returns what takes the answer to a call for n events, from one on: an id, or an array of more.
+func (p *Publisher) result(ctx context.Context, envelopes []events.Envelope, from, n int) func(pgx.Row) error {
+	return func(row pgx.Row) error {
+		ids := make([]uuid.UUID, 1)
+		into := any(&ids)
+		if n == 1 {
+			into = &ids[0]
+		}
+		if err := row.Scan(into); err != nil {
+			return placed(fmt.Errorf("publish: %w", err), from, n, envelopes)
+		}
+		p.log(ctx, envelopes[from:], ids)
+		return nil
+	}
 }
 
 func occurredAt(e events.Envelope, now time.Time) time.Time {
@@ -136,7 +165,7 @@ func occurredAt(e events.Envelope, now time.Time) time.Time {
 }
 
 // log logs the first of the events, which have been inserted with these ids.
-func (p *Publisher) log(ctx context.Context, envelopes []events.Envelope, ids ...uuid.UUID) {
+func (p *Publisher) log(ctx context.Context, envelopes []events.Envelope, ids []uuid.UUID) {
 	if !p.shared.Log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}

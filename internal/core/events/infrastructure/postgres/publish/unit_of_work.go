@@ -21,6 +21,9 @@ type UnitOfWork struct {
 // commits if work returns nil. An error, a panic or runtime.Goexit rolls everything back, published events included.
 // Work must not keep the Tx.
 //
+// Events go to the server with the next statement or with COMMIT, in one round trip. What only the database refuses is
+// the error of that statement, or of Do.
+//
 // After an error of the commit the outcome is unknown: the server may have committed, and its answer been lost.
 func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.NullUUID,
 	work func(events.Tx, events.PublisherFor) error) error {
@@ -40,13 +43,13 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 			_ = conn.Hijack().PgConn().Conn().Close() // the socket only: that is safe while a query runs
 			return
 		}
-		pgtx.Rollback(tx)
+		tx.Rollback()
 		if left == pgtx.SessionState {
 			pgtx.CloseBeforeRelease(conn)
 		}
 	}()
 	publisherFor := func(options ...events.PublishOption) events.EventPublisher {
-		return u.Publishing.Publisher(h, options...)
+		return u.Publishing.publisher(h.Later, options)
 	}
 	if err := work(h, publisherFor); err != nil {
 		return err
@@ -54,11 +57,8 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	if inUse, _ := h.Revoke(); inUse {
 		return fmt.Errorf("unit of work: %w", pgtx.ErrTxInUse)
 	}
-	if conn.Conn().PgConn().TxStatus() == 'I' {
+	if tx.Begun() && conn.Conn().PgConn().TxStatus() == 'I' {
 		return fmt.Errorf("unit of work: %w", pgtx.ErrTxEnded)
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("unit of work: commit: %w", err)
-	}
-	return nil
+	return tx.Commit(ctx)
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
@@ -87,7 +85,7 @@ func (w *Worker) backlog(ctx context.Context, ownTypesOnly bool) (left backlog, 
 	ctx, done := context.WithTimeout(ctx, pgtx.DrainCount)
 	defer done()
 	var rows []coredb.GenerationBacklogRow
-	err = pgtx.RunAs(ctx, w.config.Pool, pgtx.WorkerRole, func(tx pgx.Tx) (err error) {
+	err = pgtx.RunAs(ctx, w.config.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) (err error) {
 		rows, err = coredb.New(tx).GenerationBacklog(ctx, int64(w.config.Generation))
 		return err
 	})
