@@ -320,50 +320,47 @@ create function core.outbox_publish_event(p_event_id uuid, p_occurred_at timesta
 returns uuid language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
-  v_role constant text := current_setting('role');
-  v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
-  v_id constant uuid := coalesce(p_event_id, core.uuid_v7());
-  v_text constant text := p_payload::text;
-  v_xid xid8;
-  v_now timestamptz;
+  v_invoker constant name := coalesce(nullif(current_setting('role'), 'none')::name, session_user);
+  v_now constant timestamptz := case when pg_current_xact_id() is not null then clock_timestamp() end;
+  v_id uuid;
   v_generation bigint;
   v_channel text;
   v_command bigint;
   v_unused text;
 begin
-  v_xid := pg_current_xact_id();
-  v_now := clock_timestamp();
   insert into core.outbox
     (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
      workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
-  select v_id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
+  select p.id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
     coalesce(p_content_class, t.content_class),
     'outbox_gen_' || d.generation || coalesce('_' || coalesce(p_class, t.class), ''), d.generation,
     p_workspace_id, p_payload,
-    case when p_idempotency_key is null or p_idempotency_key = v_id::text then v_id::text
+    case when p_idempotency_key is null or p_idempotency_key = p.id::text then p.id::text
       else concat(p_source, ':', coalesce(p_workspace_id::text, '-'), ':', p_idempotency_key) end,
     p_trace_context,
     case when core.consumes(d.generation, t.consumed_in, t.consumed) then 'pending' else 'delivered' end,
     v_now, greatest(p_available_at, v_now),
     case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else v_now end
-  from (select exists (select from core.publisher_sources s where s.source = p_source
-      and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')) as allowed offset 0) as p
+  from (select coalesce(p_event_id, core.uuid_v7()) as id, p_payload::text as text,
+      exists (select from core.publisher_sources s where s.source = p_source
+        and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')) as allowed
+    offset 0) as p -- each is computed once
   left join core.event_types t
     on t.event_type = p_event_type and t.event_version = p_event_version and t.source = p_source
   left join core.deployments d on d.status <> 'retired' and d.closed_at is null
     and d.generation = coalesce(p_generation,
       (select max(l.generation) from core.deployments l where l.status = 'live'))
   where p_event_id is null and t.event_type is not null and d.generation is not null and p.allowed
-      and core.publishable(p_event_id, p_occurred_at, p_payload, v_text, p_target, p_workspace_id, p_idempotency_key,
+      and core.publishable(p_event_id, p_occurred_at, p_payload, p.text, p_target, p_workspace_id, p_idempotency_key,
         p_trace_context, p_available_at, p_class, p_content_class, t.payload_fault, t.deadline)
     or core.outbox_check(null, v_invoker, t.event_type is not null and d.generation is not null and p.allowed,
       p_event_id, p_occurred_at, p_event_type, p_source, p_payload, p_event_version, p_target, p_workspace_id,
       p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class)
-  returning generation, channel, cmin::text into v_generation, v_channel, v_command;
+  returning id, generation, channel, cmin::text into v_id, v_generation, v_channel, v_command;
   if not found then
     raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+  if current_setting('transaction_isolation') not like 'read %' then
     perform from core.deployments d where d.generation = v_generation for share;
   end if;
   if v_command > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then

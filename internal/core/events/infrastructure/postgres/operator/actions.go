@@ -100,7 +100,8 @@ func (c *Client) Actions(ctx context.Context, filter ActionFilter, page Page) (A
 
 // actions returns actions, the latest first: those on any of the events, or all if no events are given. The actions on
 // an event are few: the index of event_ids finds them, and then they are sorted.
-func actions(ctx context.Context, tx *pgtx.Tx, ofEvents []uuid.UUID, w where, limit int, withIDs bool) ([]Action, error) {
+func actions(ctx context.Context, tx *pgtx.Tx, ofEvents []uuid.UUID, w where, limit int,
+	withIDs bool) ([]Action, error) {
 	from := "core.operator_actions a"
 	if len(ofEvents) > 0 {
 		w.arguments = append(w.arguments, ofEvents)

@@ -135,8 +135,8 @@ func RoleSettings(role string, workspace uuid.NullUUID) string {
 	return fmt.Sprintf(roleSettings, "'"+strings.ReplaceAll(role, "'", "''")+"'", "'"+WorkspaceText(workspace)+"'")
 }
 
-const roleSettings = "select pg_catalog.set_config('search_path', '', true), pg_catalog.set_config('role', %s, true), " +
-	"pg_catalog.set_config('spectral.workspace_id', %s, true)"
+const roleSettings = "select pg_catalog.set_config('search_path', '', true), " +
+	"pg_catalog.set_config('role', %s, true), pg_catalog.set_config('spectral.workspace_id', %s, true)"
 
 // InTx is [RunAs] within StatementTimeout.
 func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(*Tx) error) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Tx is a transaction that [Begin] made. What is queued, BEGIN first, goes to the server with the next statement, in one
-// round trip. Not safe for concurrent use.
+// Tx is a transaction that [Begin] made. What is queued, BEGIN first, goes to the server with the next statement, in
+// one round trip. Not safe for concurrent use.
 type Tx struct {
 	pool   *pgxpool.Pool
 	conn   *pgxpool.Conn
@@ -76,7 +76,7 @@ func (t *Tx) notBegun(err error) error {
 	return fmt.Errorf("begin: %w", err)
 }
 
-// Forget makes the driver forget its prepared statements, which somebody may have deallocated.
+// Forget makes the driver forget its prepared statements, which a handler may have deallocated.
 func (t *Tx) Forget(ctx context.Context) error {
 	if known, direct := t.conn.Conn().PgConn().CustomData()[prepared].(map[string]bool); direct {
 		clear(known)
@@ -92,9 +92,14 @@ func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 	return t.conn.Exec(ctx, sql, args...)
 }
 
-// Query runs one of the adapter's own statements.
-func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := t.prepare(ctx, sql); err != nil {
+// Query runs a statement. One of the adapter's own, whose arguments have numbers, goes with what is queued.
+func (t *Tx) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows, err error) {
+	if len(args) > 0 && isNamed(args[0]) {
+		err = t.Flush(ctx)
+	} else {
+		err = t.prepare(ctx, sql)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if t.queued.Len() == 0 {
@@ -105,7 +110,7 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	if err != nil {
 		return nil, err
 	}
-	rows, err := results.Query()
+	rows, err = results.Query()
 	if err != nil {
 		_ = results.Close()
 		return nil, err
@@ -117,6 +122,11 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, err := t.Query(ctx, sql, args...)
 	return oneRow{rows, err}
+}
+
+func isNamed(arg any) bool {
+	_, named := arg.(pgx.QueryRewriter)
+	return named
 }
 
 // prepare prepares one of the adapter's own statements, whose number is limited, for good. Only the role may do it, so
