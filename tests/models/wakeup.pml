@@ -238,8 +238,9 @@ connect:
 #else
   skip;
 #endif
+#ifdef FIRST_WITHOUT_BARRIER
   d_step { poll() };
-#ifndef FIRST_WITHOUT_BARRIER
+#else
   ask = true;
 #endif
   do
@@ -252,18 +253,20 @@ connect:
 #endif
         do
         :: reconnects < RECONNECTS -> lose(); goto connect
-        :: barrier();
-           if
-           :: !passed -> /* it waits for a notification or a pause */
-              if
-              :: d_step { notified & ME -> notified = notified & ~ME; poll() }
-              :: d_step { poll() }
-              fi
 #ifdef NO_LAST_POLL
-           :: passed -> break
+        :: d_step { poll() };
+           barrier();
 #else
-           :: passed -> d_step { poll() }; break
+        :: barrier();
+           d_step { poll() };
 #endif
+           if
+           :: passed -> break
+           :: else -> /* it waits for a notification or a pause */
+              if
+              :: d_step { notified & ME -> notified = notified & ~ME }
+              :: skip
+              fi
            fi
         od
      :: else
@@ -277,7 +280,7 @@ connect:
 #endif
 end_await:
      if
-     :: d_step { notified & ME -> notified = notified & ~ME; ask = true; poll() }
+     :: d_step { notified & ME -> notified = notified & ~ME; ask = true }
 #ifndef NO_TIMER
      :: d_step { later && waiting == 0 -> poll() }
 #endif

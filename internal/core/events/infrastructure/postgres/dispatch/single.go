@@ -109,7 +109,9 @@ func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration,
 		return duplicate, nil
 	}
 	// this also restores the role and the workspace, and gives the dedup key back
-	undo := t.Exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint)
+	undoing, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	undo := t.tx.RollbackTo(undoing, savepoint)
 	if undo == nil {
 		undo = t.resetStatements(ctx)
 	}

@@ -166,7 +166,7 @@ func (t *Tx) As(ctx context.Context, role string, workspace uuid.NullUUID) error
 		return &pgconn.PgError{Code: pgerrcode.InFailedSQLTransaction, Severity: "ERROR",
 			Message: "current transaction is aborted: an error of a statement was ignored"}
 	}
-	t.tx.QueueRole(role, workspace)
+	t.tx.Act(role, workspace)
 	return nil
 }
 

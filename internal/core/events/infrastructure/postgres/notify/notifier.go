@@ -236,43 +236,41 @@ func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time
 func (n *Notifier) watch(ctx context.Context, l *listenConn) error {
 	notified := true // it may have been, before it listened
 	for {
-		found, err := n.pollOn(ctx, l)
+		var result found
+		var err error
+		if !notified {
+			result, err = n.pollOn(ctx, l)
+		}
+		if err == nil && (notified || result.due) { // what a timer finds may be the rows of silent producers
+			result, err = n.pollUntilBarrier(ctx, l)
+		}
 		if err != nil {
 			return err
 		}
-		n.setListening(ctx)
-		// what a timer finds may be the rows of silent producers
-		if notified || found.due {
-			if found, err = n.pollUntilBarrier(ctx, l); err != nil {
-				return err
-			}
-		}
-		notified, err = n.awaitDue(ctx, l, min(found.next, n.config.PollInterval-time.Since(n.polledAt)))
+		notified, err = n.awaitDue(ctx, l, min(result.next, n.config.PollInterval-time.Since(n.polledAt)))
 		if err != nil {
 			return err
 		}
 	}
 }
 
-// pollUntilBarrier polls until the barrier is passed, and then once more: that poll sees the rows of every producer
-// that stayed silent, and those that come after it notify.
+// pollUntilBarrier polls until it has passed the barrier before a poll: that poll sees the rows of every producer that
+// stayed silent, and those that come after it notify.
 func (n *Notifier) pollUntilBarrier(ctx context.Context, l *listenConn) (found, error) {
 	for wait := pgtx.BarrierFirstPause; ; wait = min(2*wait, pgtx.BarrierMaxPause) {
 		passed, err := l.barrier(ctx)
 		if err != nil {
 			return found{}, err
 		}
-		if !passed {
-			if _, err := l.await(ctx, wait); err != nil {
-				return found{}, err
-			}
-			if _, err := n.probeWorkers(ctx, l); err != nil { // the barrier may take long
-				return found{}, err
-			}
-		}
 		result, err := n.pollOn(ctx, l)
 		if passed || err != nil {
 			return result, err
+		}
+		if _, err := l.await(ctx, wait); err != nil {
+			return found{}, err
+		}
+		if _, err := n.probeWorkers(ctx, l); err != nil { // the barrier may take long
+			return found{}, err
 		}
 	}
 }
@@ -290,6 +288,9 @@ func (n *Notifier) pollOn(ctx context.Context, l *listenConn) (result found, err
 		result, err = n.poll(ctx, l.queries)
 		return err
 	})
+	if err == nil {
+		n.setListening(ctx)
+	}
 	return result, err
 }
 

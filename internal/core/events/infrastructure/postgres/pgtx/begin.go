@@ -58,7 +58,7 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.
 			conn.Release()
 			return nil, nil, err
 		}
-		t.begun = true
+		t.begun, t.acting = true, actor{role, workspace}
 		return conn, t, nil
 	}
 	t.Queue(begin)
@@ -66,14 +66,10 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.
 		t.Queue("select pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true), "+
 			"pg_catalog.set_config('tcp_user_timeout', $1, true)", strconv.FormatInt(idle.Milliseconds(), 10))
 	}
-	t.QueueRole(role, workspace)
+	t.Act(role, workspace)
+	t.queueActor()
 	t.own = t.queued.Len()
 	return conn, t, nil
-}
-
-// QueueRole queues what [RoleSettings] returns.
-func (t *Tx) QueueRole(role string, workspace uuid.NullUUID) {
-	t.Queue(fmt.Sprintf(roleSettings, "$1", "$2"), role, WorkspaceText(workspace))
 }
 
 // OwnSettings returns the statements, each with its semicolon, that make a transaction (set local) or session (set)

@@ -87,6 +87,13 @@ func (h *HandlerTx) begin(args []any, statements ...string) error {
 	return nil
 }
 
+// flush sends what is to be sent before a statement of the handler, which may call a function that sets another role.
+func (h *HandlerTx) flush(ctx context.Context) error {
+	err := h.tx.Flush(ctx)
+	h.tx.forgetActor()
+	return err
+}
+
 func (h *HandlerTx) done() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +109,7 @@ func (h *HandlerTx) Exec(ctx context.Context, sql string, arguments ...any) (pgc
 	if len(arguments) == 0 {
 		arguments = []any{pgx.QueryExecModeExec} // one round trip, and nothing is cached
 	}
-	if err := h.tx.Flush(ctx); err != nil {
+	if err := h.flush(ctx); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 	// the driver's Exec uses the simple protocol if there are no arguments
@@ -120,7 +127,7 @@ func (h *HandlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		return nil, err
 	}
 	defer h.done()
-	if err := h.tx.Flush(ctx); err != nil {
+	if err := h.flush(ctx); err != nil {
 		return nil, err
 	}
 	return h.tx.conn.Query(ctx, sql, args...)
@@ -132,7 +139,7 @@ func (h *HandlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 		return refusedRow{err}
 	}
 	defer h.done()
-	if err := h.tx.Flush(ctx); err != nil {
+	if err := h.flush(ctx); err != nil {
 		return refusedRow{err}
 	}
 	return h.tx.conn.QueryRow(ctx, sql, args...)
@@ -148,7 +155,7 @@ func (h *HandlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 		return refusedBatch{err}
 	}
 	defer h.done()
-	if err := h.tx.Flush(ctx); err != nil {
+	if err := h.flush(ctx); err != nil {
 		return refusedBatch{err}
 	}
 	return h.tx.conn.SendBatch(ctx, b)
@@ -161,7 +168,7 @@ func (h *HandlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 		return 0, err
 	}
 	defer h.done()
-	if err := h.tx.Flush(ctx); err != nil {
+	if err := h.flush(ctx); err != nil {
 		return 0, err
 	}
 	return h.tx.conn.CopyFrom(ctx, table, columns, source)

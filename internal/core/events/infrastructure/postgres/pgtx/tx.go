@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,17 +19,47 @@ type Tx struct {
 	queued *pgx.Batch
 	own    int // how many of the first statements are those of Begin
 	begun  bool
+	acting actor  // as set by what is sent and queued; zero: unknown
+	next   *actor // is set before the next statement; nil: as acting
 }
+
+type actor struct {
+	role      string
+	workspace uuid.NullUUID
+}
+
+// Act has the statements that follow run as role, for workspace. If there are none, nothing is sent.
+func (t *Tx) Act(role string, workspace uuid.NullUUID) {
+	t.next = &actor{role, workspace}
+	if *t.next == t.acting {
+		t.next = nil
+	}
+}
+
+// forgetActor is called after statements that may have changed the role, or went back to an earlier one.
+func (t *Tx) forgetActor() { t.acting = actor{} }
 
 // Queue queues a statement. If it fails, or the function set for its result does, the next statement returns that error
 // and is not run, and neither is a COMMIT.
-func (t *Tx) Queue(sql string, args ...any) *pgx.QueuedQuery { return t.queued.Queue(sql, args...) }
+func (t *Tx) Queue(sql string, args ...any) *pgx.QueuedQuery {
+	t.queueActor()
+	return t.queued.Queue(sql, args...)
+}
+
+func (t *Tx) queueActor() {
+	if t.next == nil {
+		return
+	}
+	t.acting, t.next = *t.next, nil
+	t.queued.Queue(fmt.Sprintf(roleSettings, "$1", "$2"), t.acting.role, WorkspaceText(t.acting.workspace))
+}
 
 // Begun reports whether the server has begun the transaction.
 func (t *Tx) Begun() bool { return t.begun }
 
 // Flush sends what is queued.
 func (t *Tx) Flush(ctx context.Context) error {
+	t.queueActor()
 	if t.queued.Len() == 0 {
 		return nil
 	}
@@ -84,6 +115,14 @@ func (t *Tx) Forget(ctx context.Context) error {
 	return t.conn.Conn().DeallocateAll(ctx)
 }
 
+// RollbackTo rolls back to a savepoint and releases it.
+func (t *Tx) RollbackTo(ctx context.Context, savepoint string) error {
+	t.next = nil
+	t.forgetActor()
+	_, err := t.Exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint)
+	return err
+}
+
 // Exec runs a text, which without arguments may hold several statements.
 func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	if err := t.Flush(ctx); err != nil {
@@ -102,7 +141,7 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows,
 	if err != nil {
 		return nil, err
 	}
-	if t.queued.Len() == 0 {
+	if t.queueActor(); t.queued.Len() == 0 {
 		return t.conn.Query(ctx, sql, args...)
 	}
 	t.Queue(sql, args...)
@@ -172,7 +211,7 @@ func committed(tag pgconn.CommandTag, err error) error {
 // Rollback rolls t back, whatever its state. After a commit it does nothing.
 func (t *Tx) Rollback() {
 	conn := t.conn.Conn()
-	t.queued = &pgx.Batch{}
+	t.queued, t.next = &pgx.Batch{}, nil
 	if conn.IsClosed() || conn.PgConn().TxStatus() == 'I' {
 		return
 	}
