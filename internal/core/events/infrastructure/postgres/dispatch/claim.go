@@ -94,7 +94,7 @@ func claimRows(ctx context.Context, t *Tx, how claim) ([]Row, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w %s: %w", ErrClaim, c.Subscription.EventType, err)
 	}
-	c.Claimed()
+	c.Claimed(len(found))
 	rows := make([]Row, len(found))
 	for i, r := range found {
 		rows[i] = NewRow(r)

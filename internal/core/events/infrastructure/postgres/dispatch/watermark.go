@@ -11,6 +11,9 @@ import (
 // maxSamples is how many samples wait for a long transaction to end; beyond that, every second one is dropped.
 const maxSamples = 64
 
+// fewRows is how many settled rows a claim walks past without noticeable cost.
+const fewRows = 100
+
 // Watermark is a lower bound of available_at for the pending rows of one consumer. From there, claims and polls do not
 // walk past the index entries of settled rows, which stay for as long as an old snapshot is held. Only rows inserted by
 // hand and a clock that was set back can be below it, which a poll without it finds (docs/decisions/0007). The zero
@@ -20,6 +23,7 @@ type Watermark struct {
 	at        time.Time // zero: unknown
 	samples   []sample  // by time
 	sampledAt time.Time // by the worker's clock
+	claimed   int       // rows since then
 }
 
 // sample is a time of the database clock, and a transaction id taken after it: rows stamped before that time have lower
@@ -40,11 +44,22 @@ func (w *Watermark) Get() time.Time {
 func (w *Watermark) due() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if time.Since(w.sampledAt) < pgtx.WatermarkInterval {
+	wait := pgtx.WatermarkInterval
+	if w.claimed < fewRows {
+		wait = pgtx.WatermarkRest
+	}
+	if time.Since(w.sampledAt) < wait {
 		return false
 	}
-	w.sampledAt = time.Now()
+	w.sampledAt, w.claimed = time.Now(), 0
 	return true
+}
+
+// claim counts rows that were claimed.
+func (w *Watermark) claim(rows int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.claimed += rows
 }
 
 // raise takes in a sample that was taken from the watermark used.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 type row = coredb.SampleWatermarkRow
@@ -78,5 +79,22 @@ func TestWaitingSamplesAreBounded(t *testing.T) {
 	w.raise(w.Get(), row{SampledAt: time.Unix(20_000, 0), SampleID: 20_001, LowestRunning: 20_000})
 	if got := w.Get(); got.Before(time.Unix(10_000, 0)) {
 		t.Fatalf("watermark at %d only", got.Unix())
+	}
+}
+
+func TestAWatermarkIsSampledAfterManyRows(t *testing.T) {
+	t.Parallel()
+	w := Watermark{sampledAt: time.Now().Add(-pgtx.WatermarkInterval)}
+	if w.claim(fewRows - 1); w.due() {
+		t.Error("it is due after few rows")
+	}
+	if w.claim(1); !w.due() {
+		t.Error("it is not due after many")
+	}
+	if w.claim(fewRows); w.due() {
+		t.Error("it is due again at once")
+	}
+	if w.sampledAt = time.Now().Add(-pgtx.WatermarkRest); !w.due() {
+		t.Error("it is not due after a long time")
 	}
 }

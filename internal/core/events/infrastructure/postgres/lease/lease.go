@@ -61,7 +61,7 @@ func claim(ctx context.Context, c *dispatch.Consumer, limit int, crashed bool) (
 	err = t.Commit(detached)
 	switch {
 	case err == nil:
-		c.Claimed()
+		c.Claimed(len(found))
 		return found, nil
 	case pgtx.Answered(err):
 		return nil, fmt.Errorf("%w %s: %w", dispatch.ErrClaim, c.Subscription.EventType, err)
