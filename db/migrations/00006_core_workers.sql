@@ -37,6 +37,7 @@ create table core.claim_journal (
   claimed_at timestamptz not null default clock_timestamp(),
   constraint claim_journal_pk primary key (worker_id, event_type, runner)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+alter table core.claim_journal alter column ids set storage external; -- ids hardly compress, and trying takes long
 comment on table core.claim_journal is 'The latest claim of each runner of each worker.';
 comment on column core.claim_journal.ids is 'rows of that claim; once it ends they are settled or due after claimed_at';
 grant select on core.claim_journal to spectral_operator;

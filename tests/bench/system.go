@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
@@ -88,7 +89,16 @@ func effects(events []event) (keys, counts []int32) {
 
 // openPool opens a pool with the driver's defaults.
 func openPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, error) {
-	return newPool(ctx, url, connections, pgxpool.ParseConfig)
+	return newPool(ctx, url, connections, func(url string) (*pgxpool.Config, error) {
+		config, err := pgxpool.ParseConfig(url)
+		if err == nil {
+			config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+				pgxuuid.Register(conn.TypeMap()) // binary ids in arrays: the floor's drain is a third slower without
+				return nil
+			}
+		}
+		return config, err
+	})
 }
 
 // openProducers opens the pool that a system publishes through.

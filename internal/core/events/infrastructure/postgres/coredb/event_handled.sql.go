@@ -44,22 +44,26 @@ func (q *Queries) ClaimKey(ctx context.Context, arg ClaimKeyParams) (string, err
 }
 
 const claimKeys = `-- name: ClaimKeys :many
-insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, workspace_id, content_class)
-select k.handler_name, k.idempotency_key, k.event_id, k.event_type,
-  nullif(k.workspace_id, '00000000-0000-0000-0000-000000000000'), k.content_class
-from (select unnest($1::text[]) as handler_name, unnest($2::text[]) as idempotency_key,
-             unnest($3::uuid[]) as event_id, unnest($4::text[]) as event_type,
-             unnest($5::uuid[]) as workspace_id, unnest($6::text[]) as content_class) as k
-order by k.handler_name, k.idempotency_key
-on conflict (handler_name, idempotency_key) do nothing
-returning handler_name, idempotency_key
+with claimed as (
+  insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, workspace_id, content_class)
+  select k.handler_name, k.idempotency_key, k.event_id, $1::text,
+    nullif(k.workspace_id, '00000000-0000-0000-0000-000000000000'), k.content_class
+  from (select unnest($2::text[]) as handler_name, unnest($3::text[]) as idempotency_key,
+               unnest($4::uuid[]) as event_id, unnest($5::uuid[]) as workspace_id,
+               unnest($6::text[]) as content_class) as k
+  order by k.handler_name, k.idempotency_key
+  on conflict (handler_name, idempotency_key) do nothing
+  returning handler_name, idempotency_key)
+select c.handler_name::text as handler_name, c.idempotency_key::text as idempotency_key from claimed c
+where (select count(*) from claimed) < cardinality($2)
+union all select '', '' where (select count(*) from claimed) = cardinality($2)
 `
 
 type ClaimKeysParams struct {
+	EventType       string
 	HandlerNames    []string
 	IdempotencyKeys []string
 	EventIds        []uuid.UUID
-	EventTypes      []string
 	WorkspaceIds    []uuid.UUID
 	ContentClasses  []string
 }
@@ -69,14 +73,15 @@ type ClaimKeysRow struct {
 	IdempotencyKey string
 }
 
-// The same for a batch. Every worker takes the keys in one order, so that two batches never
-// deadlock on them. A key may stand in it once only. The nil UUID stands for no workspace.
+// The same for a batch of one type. It returns the keys that were free, or only an empty one if all were. Every worker
+// takes the keys in one order, so that two batches never deadlock on them. A key may stand in it once only. The nil UUID
+// stands for no workspace.
 func (q *Queries) ClaimKeys(ctx context.Context, arg ClaimKeysParams) ([]ClaimKeysRow, error) {
 	rows, err := q.db.Query(ctx, claimKeys,
+		arg.EventType,
 		arg.HandlerNames,
 		arg.IdempotencyKeys,
 		arg.EventIds,
-		arg.EventTypes,
 		arg.WorkspaceIds,
 		arg.ContentClasses,
 	)

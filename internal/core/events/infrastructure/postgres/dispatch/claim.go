@@ -58,7 +58,7 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 	c.hold(rows)
 	defer c.unhold(rows...)
 	result.rows = len(rows)
-	var batch []Row
+	batch := make([]Row, 0, len(rows))
 	for _, row := range rows {
 		result.payload += len(row.Envelope.Payload)
 		// only rows that have not failed yet
@@ -143,13 +143,13 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	c := t.consumer
 	t.Shared = true
 	t.writeEntry(ctx, rows)
-	var keys DedupKeys
+	keys := NewDedupKeys(len(rows) * len(c.Handlers))
 	for i, row := range rows {
 		for _, r := range c.handlersOf(row.Envelope) {
 			keys.Add(r, row, i)
 		}
 	}
-	if err := t.ClaimKeys(ctx, &keys); err != nil {
+	if err := t.ClaimKeys(ctx, keys); err != nil {
 		return err
 	}
 	started := time.Now()
@@ -191,7 +191,7 @@ func byWorkspace(r events.Registration, rows []Row, wanted func(i int) bool) (gr
 		if !ok {
 			i = len(groups)
 			place[row.Envelope.WorkspaceID] = i
-			groups = append(groups, nil)
+			groups = append(groups, make([]events.Envelope, 0, len(rows)-n))
 		}
 		groups[i] = append(groups[i], row.Envelope)
 	}

@@ -188,6 +188,9 @@ func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
 // LogHandled logs one call of a handler for a row, which began at started.
 func (c *Consumer) LogHandled(ctx context.Context, r events.Registration, row Row, started time.Time,
 	failures map[string]Failure) {
+	if !c.Log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
 	result, class := "handled", ""
 	if f, ok := failures[r.Name]; ok {
 		result, class = "failed", f.Class

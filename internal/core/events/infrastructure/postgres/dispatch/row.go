@@ -34,6 +34,9 @@ func NewRow(r coredb.ClaimRow) Row {
 		},
 		ContentClass: r.ContentClass, Attempts: int(r.Attempts), AvailableAt: r.AvailableAt, Crashes: int(r.Crashes),
 	}
+	if r.HandlerFailures == "{}" { // nearly always
+		return row
+	}
 	if err := json.Unmarshal([]byte(r.HandlerFailures), &row.Failures); err != nil {
 		row.Failures, row.Corrupt = nil, fmt.Errorf("column handler_failures of this row: %w", err)
 	}
@@ -42,15 +45,14 @@ func NewRow(r coredb.ClaimRow) Row {
 
 // Keys returns the primary keys of rows and the tokens of their leases, as SQL functions take them.
 func Keys(rows []Row) (ids []uuid.UUID, occurredAts []time.Time, tokens []uuid.UUID) {
-	for _, row := range rows {
-		ids = append(ids, row.Envelope.EventID)
-		occurredAts = append(occurredAts, row.Envelope.OccurredAt)
-		tokens = append(tokens, row.Token)
+	ids, occurredAts, tokens = make([]uuid.UUID, len(rows)), make([]time.Time, len(rows)), make([]uuid.UUID, len(rows))
+	for i, row := range rows {
+		ids[i], occurredAts[i], tokens[i] = row.Envelope.EventID, row.Envelope.OccurredAt, row.Token
 	}
 	return ids, occurredAts, tokens
 }
 
-// DedupKeys are the dedup keys of a batch. Of duplicates within it, the first runs. The zero value is ready.
+// DedupKeys are the dedup keys of a batch. Of duplicates within it, the first runs.
 type DedupKeys struct {
 	params coredb.ClaimKeysParams
 	first  map[dedupKey]int // the place in the batch of the row that runs for a key
@@ -59,6 +61,15 @@ type DedupKeys struct {
 // dedupKey is the primary key of core.event_handled.
 type dedupKey struct{ handler, key string }
 
+// NewDedupKeys returns no keys yet, and room for so many.
+func NewDedupKeys(room int) *DedupKeys {
+	return &DedupKeys{first: make(map[dedupKey]int, room), params: coredb.ClaimKeysParams{
+		HandlerNames: make([]string, 0, room), IdempotencyKeys: make([]string, 0, room),
+		EventIds: make([]uuid.UUID, 0, room), WorkspaceIds: make([]uuid.UUID, 0, room),
+		ContentClasses: make([]string, 0, room),
+	}}
+}
+
 // Add adds the key of a handler for the row at place.
 func (k *DedupKeys) Add(r events.Registration, row Row, place int) {
 	e := row.Envelope
@@ -66,14 +77,10 @@ func (k *DedupKeys) Add(r events.Registration, row Row, place int) {
 	if _, duplicate := k.first[key]; duplicate {
 		return
 	}
-	if k.first == nil {
-		k.first = make(map[dedupKey]int)
-	}
 	k.first[key] = place
 	k.params.HandlerNames = append(k.params.HandlerNames, r.Name)
 	k.params.IdempotencyKeys = append(k.params.IdempotencyKeys, e.IdempotencyKey)
 	k.params.EventIds = append(k.params.EventIds, e.EventID)
-	k.params.EventTypes = append(k.params.EventTypes, e.EventType)
 	k.params.WorkspaceIds = append(k.params.WorkspaceIds, e.WorkspaceID.UUID)
 	k.params.ContentClasses = append(k.params.ContentClasses, row.ContentClass)
 }

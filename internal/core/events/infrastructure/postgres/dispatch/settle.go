@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -55,6 +56,7 @@ func deliver(ctx context.Context, t *Tx, rows []Row) error {
 	if int(settled) != len(rows) { // they are locked
 		return fmt.Errorf("%w as delivered: %d of %d rows: %w", ErrSettle, settled, len(rows), errKept)
 	}
+	t.Settled = slices.Grow(t.Settled, len(rows))
 	for _, row := range rows {
 		t.Delivered(row)
 	}

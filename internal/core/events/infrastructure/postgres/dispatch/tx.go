@@ -133,9 +133,13 @@ func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
+	keys.params.EventType = t.consumer.Subscription.EventType
 	rows, err := t.Queries.ClaimKeys(ctx, keys.params)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errKey, err)
+	}
+	if len(rows) == 1 && rows[0].HandlerName == "" { // all were free
+		return nil
 	}
 	all := keys.first
 	keys.first = make(map[dedupKey]int, len(rows))

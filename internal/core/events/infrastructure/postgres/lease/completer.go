@@ -165,16 +165,16 @@ func (c *completer) commit(batch []*result, limit time.Duration) error {
 	if err := writeRows(ctx, t, batch); err != nil {
 		return err
 	}
-	var keys dispatch.DedupKeys
+	keys := dispatch.NewDedupKeys(len(batch))
 	for i, r := range batch {
 		if r.lost == nil && r.handler.Name != "" {
 			keys.Add(r.handler, r.lease.row, i)
 		}
 	}
-	if err := t.ClaimKeys(ctx, &keys); err != nil {
+	if err := t.ClaimKeys(ctx, keys); err != nil {
 		return err
 	}
-	completed, err := complete(ctx, t, batch, &keys, limit)
+	completed, err := complete(ctx, t, batch, keys, limit)
 	if err != nil {
 		return dispatch.CompletionFailed(ctx, t, err)
 	}
