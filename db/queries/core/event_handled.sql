@@ -8,8 +8,8 @@ returning handler_name;
 
 -- name: ClaimKeys :many
 -- The same for a batch of one type. It returns the keys that were free, or only an empty one if all were. Every worker
--- takes the keys in one order, so that two batches never deadlock on them. A key may stand in it once only. The nil UUID
--- stands for no workspace.
+-- takes the keys in one order, so that two batches never deadlock on them. A key may stand in it once only. The nil
+-- UUID stands for no workspace.
 with claimed as (
   insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, workspace_id, content_class)
   select k.handler_name, k.idempotency_key, k.event_id, @event_type::text,

@@ -74,8 +74,8 @@ type ClaimKeysRow struct {
 }
 
 // The same for a batch of one type. It returns the keys that were free, or only an empty one if all were. Every worker
-// takes the keys in one order, so that two batches never deadlock on them. A key may stand in it once only. The nil UUID
-// stands for no workspace.
+// takes the keys in one order, so that two batches never deadlock on them. A key may stand in it once only. The nil
+// UUID stands for no workspace.
 func (q *Queries) ClaimKeys(ctx context.Context, arg ClaimKeysParams) ([]ClaimKeysRow, error) {
 	rows, err := q.db.Query(ctx, claimKeys,
 		arg.EventType,
