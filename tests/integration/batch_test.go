@@ -24,7 +24,7 @@ func (b *bundle) awaitFinal(n int) {
 
 func TestBatches(t *testing.T) {
 	setup(t).cases(aBadRowFailsAlone, deadlocksOfBatchesCostNoAttempt, effectsAreWrittenInTheOrderOfTheirKeys,
-		duplicatesInOppositeOrderDoNotDeadlock)
+		duplicatesInOppositeOrderDoNotDeadlock, aBatchRunsWhatWasNotHandled)
 }
 
 // Two workers update the same rows in opposite order.
@@ -147,6 +147,26 @@ func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
 	if n := log.count("batch rolled back"); n != 0 {
 		b.Errorf("%d batches were undone: %s", n, log.text.String())
 	}
+}
+
+// Of the handlers of a batch's events, those run that have not handled them: some, all or none.
+func aBatchRunsWhatWasNotHandled(b *bundle) {
+	var all []events.Envelope
+	for n := range 5 {
+		e := event(n)
+		e.IdempotencyKey = fmt.Sprint("key ", n)
+		all = append(all, e)
+	}
+	b.publish(all...)
+	for handler, keys := range map[string][]int{"platform.one": {1, 3}, "platform.three": {0, 1, 2, 3, 4}} {
+		b.exec(`insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
+			select $1, 'worlds:-:key ' || n, gen_random_uuid(), 'worlds.test.happened', 'operational'
+			from unnest($2::int[]) as n`, handler, keys)
+	}
+	b.startWorker(noPoll, subscription(effectHandler("platform.one"), effectHandler("platform.two"),
+		effectHandler("platform.three")))
+	b.awaitFinal(len(all))
+	b.wantEffects(map[string]int{"platform.one": 3, "platform.two": 5})
 }
 
 // The rows that were claimed with a bad row are delivered at the first attempt.
