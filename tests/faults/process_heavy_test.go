@@ -207,7 +207,7 @@ func TestStatementsAreFew(t *testing.T) {
 		return statements() - before
 	}
 	deliver(1, "null")                                                            // which opens the connections
-	for _, c := range []struct{ events, most int }{{1, 20}, {1000, 1000 + 200}} { // one of each event is its handler's own
+	for _, c := range []struct{ events, most int }{{1, 12}, {1000, 1000 + 150}} { // one of each event is its handler's own
 		if n := deliver(c.events, "null"); n > c.most {
 			t.Errorf("%d statements for %d events, want at most %d", n, c.events, c.most)
 		}
