@@ -39,7 +39,7 @@ func TestProductConsumers(t *testing.T) {
 		decisionsMayArriveInAnyOrder, aCompletedScanIsIndexed, anEarlierScanNeverOverwritesALaterOne,
 		manyDecisionsOnFewRulesDoNotDeadlock, // stops the worker
 		concurrentVersionsOfACardDiffer, aDecisionIsRecordedOnce, aScanIsCompletedOnce, aRollbackPublishesNothing,
-		aRefusalNamesThePlaceInTheWholePublish)
+		aRefusalNamesThePlaceInTheWholePublish, aUnitSendsWhatItPublishesInOrder)
 }
 
 func (b *bundle) productConsumer(eventType string) events.Subscription {

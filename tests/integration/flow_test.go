@@ -118,6 +118,59 @@ func aRollbackPublishesNothing(b *bundle, _ *testWorker) {
 	}
 }
 
+// What a unit of work publishes waits for its next statement or its end, and takes effect where it was published.
+func aUnitSendsWhatItPublishesInOrder(b *bundle, _ *testWorker) {
+	duplicate := event(9)
+	duplicate.EventID, duplicate.OccurredAt = uuid.New(), time.Now().Truncate(time.Microsecond)
+	b.publish(duplicate)
+	type unit = func(tx events.Tx, publish func(...events.Envelope)) error
+	run := func(sql string, tx events.Tx) error { _, err := tx.Exec(b.ctx, sql); return err }
+	for name, c := range map[string]struct {
+		do        unit
+		published string
+		fails     bool
+	}{
+		"nothing at all": {do: func(events.Tx, func(...events.Envelope)) error { return nil }},
+		"only events": {published: "0 1 2", do: func(_ events.Tx, publish func(...events.Envelope)) error {
+			publish(event(0))
+			publish(event(1), event(2))
+			return nil
+		}},
+		"one before a savepoint, one undone": {published: "0 2",
+			do: func(tx events.Tx, publish func(...events.Envelope)) error {
+				publish(event(0))
+				must(b.T, run("savepoint unit", tx))
+				publish(event(1))
+				must(b.T, run("rollback to unit", tx))
+				publish(event(2))
+				return nil
+			}},
+		"a refusal is the next statement's error": {fails: true,
+			do: func(tx events.Tx, publish func(...events.Envelope)) error {
+				publish(event(0), duplicate)
+				return run("select 1", tx)
+			}},
+		"or that of the unit": {fails: true, do: func(_ events.Tx, publish func(...events.Envelope)) error {
+			publish(event(0))
+			publish(duplicate)
+			return nil
+		}},
+	} {
+		b.exec("delete from core.outbox where id <> $1", duplicate.EventID)
+		err := b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, p events.PublisherFor) error {
+			return c.do(tx, func(all ...events.Envelope) { must(b.T, p().Publish(b.ctx, all...)) })
+		})
+		if refusal, ok := errors.AsType[*events.Refusal](err); ok != c.fails || ok && refusal.Field != "event_id" {
+			b.Errorf("%s: %v", name, err)
+		}
+		published := one[string](b, "select coalesce(string_agg(payload ->> 'n', ' ' order by available_at, id), '') "+
+			"from core.outbox where id <> $1", duplicate.EventID)
+		if published != c.published {
+			b.Errorf("%s: %q were published, want %q", name, published, c.published)
+		}
+	}
+}
+
 // A large Publish takes several calls. The error names the event's place among all of them.
 func aRefusalNamesThePlaceInTheWholePublish(b *bundle, _ *testWorker) {
 	unknown := happenedContract()
