@@ -1,6 +1,6 @@
 -- core.outbox_barrier(p_channel) reports whether no producer is between its decision to stay silent and the end of its
--- commit. True: the rows of every silent producer are visible, and the next producer finds A free and notifies; poll
--- once more, then sleep. False: poll again soon (docs/decisions/0003).
+-- commit. True: the rows of every silent producer are visible, and the next producer finds A free and notifies: poll,
+-- then wait. False: poll, and ask again soon (docs/decisions/0003).
 --
 -- It takes S, then A, and releases A before S. An advisory transaction lock that is taken inside a block is released
 -- when an error ends the block: that leaves nothing behind on a cancel, and works through a transaction pooler, where a

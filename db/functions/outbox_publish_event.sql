@@ -10,10 +10,10 @@ returns uuid language plpgsql volatile security definer set search_path = pg_cat
 set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
   v_invoker constant name := coalesce(nullif(current_setting('role'), 'none')::name, session_user);
-  -- In this order: id, then generation. A publisher that saw the generation open has an id from before it was closed,
-  -- and core.generation_retire waits for all of those. And id, then time: a session that takes a transaction id after a
-  -- time knows that rows stamped before that time have lower ids, and so when all of them are visible or gone
-  -- (core.outbox_watermark).
+  -- Transaction id, then generation: a publisher that saw the generation open has an id from before it was closed, and
+  -- core.generation_retire waits for all of those. And id, then time, which the CASE takes in this order: a session
+  -- that takes an id after a time knows that rows stamped before that time have lower ids, and so when all of them are
+  -- visible or gone (core.outbox_watermark).
   v_now constant timestamptz := case when pg_current_xact_id() is not null then clock_timestamp() end;
   v_id uuid;
   v_generation bigint;
@@ -60,8 +60,8 @@ begin
   if current_setting('transaction_isolation') not like 'read %' then
     perform from core.deployments d where d.generation = v_generation for share;
   end if;
-  -- a transaction that writes much announces itself here, ahead of its commit, and the trigger then stays out of the
-  -- election: its long commit would keep the other publishers silent. cmin counts the writing statements before this.
+  -- a transaction that has written with more than 100 statements notifies here, and the trigger then stays out of the
+  -- election: its long commit would keep the other publishers silent. cmin counts the statements that have written.
   if v_command > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
     v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
     v_unused := pg_notify(v_channel, v_id::text);

@@ -10,8 +10,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_hashjoin = off set enable_mergejoin = off set jit = off
 set plan_cache_mode = force_generic_plan as $$
 declare
-  v_role constant text := current_setting('role');
-  v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
+  v_invoker constant name := coalesce(nullif(current_setting('role'), 'none')::name, session_user);
   v_count constant integer := cardinality(p_event_types);
   v_given constant uuid[] := array(select u from unnest(p_event_ids) as u); -- numbered from 1, as below
   v_ids uuid[];
@@ -45,7 +44,7 @@ begin
   v_sources := array(select s.source from core.publisher_sources s
     where pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage'));
   v_live := (select max(d.generation) from core.deployments d where d.status = 'live');
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+  if current_setting('transaction_isolation') not like 'read %' then
     perform from core.deployments d
     where d.generation in (select coalesce(p_generations[n], v_live) from generate_series(1, v_count) as n) for share;
   end if;

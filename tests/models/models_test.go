@@ -86,7 +86,7 @@ var cases = []struct {
 	{"no barrier", wakeup, "PLAIN=2 RUNNERS=0 NO_BARRIER", stranded, ""},
 	{"no barrier after an empty poll", wakeup, "PLAIN=3 LISTENERS=1 FOREIGN=0 EMPTY_WITHOUT_BARRIER", stranded, ""},
 	{"no barrier after connecting", wakeup, "PLAIN=2 LISTENERS=1 RECONNECTS=1 FIRST_WITHOUT_BARRIER", stranded, ""},
-	{"no poll after the barrier", wakeup, "PLAIN=2 RUNNERS=0 NO_LAST_POLL", stranded, ""},
+	{"polls before the barrier only", wakeup, "PLAIN=2 RUNNERS=0 POLL_BEFORE_BARRIER", stranded, ""},
 	{"LISTEN after polling", wakeup, "PLAIN=2 RUNNERS=0 LATE_LISTEN", stranded, ""},
 	{"a notification during a poll is dropped", wakeup, "PLAIN=2 RUNNERS=0 NOTIFICATION_DROPPED", stranded, ""},
 	{"a producer does not notify when S is refused", wakeup, "PLAIN=2 RUNNERS=0 SILENT_WHEN_REFUSED", stranded, ""},

@@ -253,7 +253,7 @@ connect:
 #endif
         do
         :: reconnects < RECONNECTS -> lose(); goto connect
-#ifdef NO_LAST_POLL
+#ifdef POLL_BEFORE_BARRIER
         :: d_step { poll() };
            barrier();
 #else

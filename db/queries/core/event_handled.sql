@@ -7,7 +7,7 @@ on conflict (handler_name, idempotency_key) do nothing
 returning handler_name;
 
 -- name: ClaimKeys :many
--- The same for a batch of one type. It returns the keys that were free, or only an empty one if all were. Every worker
+-- The same for a batch of one type. It returns the keys that were free, or one empty row if all were. Every worker
 -- takes the keys in one order, so that two batches never deadlock on them. A key may stand in it once only. The nil
 -- UUID stands for no workspace.
 with claimed as (

@@ -9,8 +9,8 @@ import (
 // visible to consumers if and only if that transaction commits, in no promised order.
 //
 // Publish takes one event, many or thousands, and publishes all or none of them. A bad event is a [*Refusal]; one found
-// before any SQL leaves the transaction usable. In a unit of work, what only the database refuses is the error of the
-// unit's next statement or of its end. Not safe for concurrent use: a transaction is not.
+// before any SQL leaves the transaction usable. If only the database refuses an event of a unit of work, the unit's
+// next statement, or its end, returns the refusal. Not safe for concurrent use: a transaction is not.
 type EventPublisher interface {
 	Publish(ctx context.Context, envelopes ...Envelope) error
 }

@@ -117,9 +117,9 @@ func (c *Consumer) tooOften(id uuid.UUID, err error) bool {
 	return true
 }
 
-// Claimed says that a claim of so many rows has succeeded.
+// Claimed records a successful claim of so many rows.
 func (c *Consumer) Claimed(rows int) {
-	c.Watermark.claim(rows)
+	c.Watermark.addClaimed(rows)
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	delete(c.failures, uuid.Nil)

@@ -61,7 +61,7 @@ type DedupKeys struct {
 // dedupKey is the primary key of core.event_handled.
 type dedupKey struct{ handler, key string }
 
-// NewDedupKeys returns no keys yet, and room for so many.
+// NewDedupKeys returns an empty DedupKeys with room for so many keys.
 func NewDedupKeys(room int) *DedupKeys {
 	return &DedupKeys{first: make(map[dedupKey]int, room), params: coredb.ClaimKeysParams{
 		HandlerNames: make([]string, 0, room), IdempotencyKeys: make([]string, 0, room),

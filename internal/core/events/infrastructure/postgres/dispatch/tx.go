@@ -151,7 +151,8 @@ func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
 }
 
 // As sets the role and workspace for the statements that follow. After a handler that left session state it sets the
-// transaction's own settings again: what the handler set must not decide how its row is settled.
+// transaction's own settings again: what the handler set must not decide how its row is settled. For the role it sends
+// nothing, so it finds itself what a statement would have found: open rows, or an aborted transaction.
 func (t *Tx) As(ctx context.Context, role string, workspace uuid.NullUUID) error {
 	if t.left != pgtx.Plain {
 		own := pgtx.OwnSettings("set local", t.conn.Conn().PgConn(), t.consumer.idleTimeout()) +
@@ -165,10 +166,10 @@ func (t *Tx) As(ctx context.Context, role string, workspace uuid.NullUUID) error
 	}
 	switch pg := t.conn.Conn().PgConn(); {
 	case pg.IsBusy():
-		return errors.New("its rows are still open")
+		return errors.New("the rows of an earlier query are still open: close them")
 	case pg.TxStatus() == 'E':
 		return &pgconn.PgError{Code: pgerrcode.InFailedSQLTransaction, Severity: "ERROR",
-			Message: "current transaction is aborted: an error of a statement was ignored"}
+			Message: "an ignored error of a statement has aborted the transaction"}
 	}
 	t.tx.Act(role, workspace)
 	return nil
@@ -238,7 +239,7 @@ func (t *Tx) withHandlerTx(ctx context.Context, timeout time.Duration,
 		t.forceClose()
 		return errors.Join(err, pgtx.ErrTxInUse)
 	}
-	if !t.Lost() && t.conn.Conn().PgConn().TxStatus() == 'I' {
+	if !t.Lost() && t.tx.Ended() {
 		t.forceClose() // what it did is committed or undone, and nothing may run after it
 		if errors.Is(err, pgtx.ErrTxEnded) {
 			return err

@@ -11,7 +11,8 @@ import (
 // maxSamples is how many samples wait for a long transaction to end; beyond that, every second one is dropped.
 const maxSamples = 64
 
-// fewRows is how many settled rows a claim walks past without noticeable cost.
+// fewRows is how many settled rows a claim walks past without noticeable cost. If fewer were claimed since a sample,
+// the next one waits for WatermarkRest.
 const fewRows = 100
 
 // Watermark is a lower bound of available_at for the pending rows of one consumer. From there, claims and polls do not
@@ -55,8 +56,8 @@ func (w *Watermark) due() bool {
 	return true
 }
 
-// claim counts rows that were claimed.
-func (w *Watermark) claim(rows int) {
+// addClaimed counts claimed rows.
+func (w *Watermark) addClaimed(rows int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.claimed += rows

@@ -85,13 +85,13 @@ func TestWaitingSamplesAreBounded(t *testing.T) {
 func TestAWatermarkIsSampledAfterManyRows(t *testing.T) {
 	t.Parallel()
 	w := Watermark{sampledAt: time.Now().Add(-pgtx.WatermarkInterval)}
-	if w.claim(fewRows - 1); w.due() {
+	if w.addClaimed(fewRows - 1); w.due() {
 		t.Error("it is due after few rows")
 	}
-	if w.claim(1); !w.due() {
+	if w.addClaimed(1); !w.due() {
 		t.Error("it is not due after many")
 	}
-	if w.claim(fewRows); w.due() {
+	if w.addClaimed(fewRows); w.due() {
 		t.Error("it is due again at once")
 	}
 	if w.sampledAt = time.Now().Add(-pgtx.WatermarkRest); !w.due() {

@@ -254,8 +254,8 @@ func (n *Notifier) watch(ctx context.Context, l *listenConn) error {
 	}
 }
 
-// pollUntilBarrier polls until it has passed the barrier before a poll: that poll sees the rows of every producer that
-// stayed silent, and those that come after it notify.
+// pollUntilBarrier tries the barrier and polls, until the barrier was passed. The poll after it sees the rows of every
+// producer that stayed silent; later producers notify.
 func (n *Notifier) pollUntilBarrier(ctx context.Context, l *listenConn) (found, error) {
 	for wait := pgtx.BarrierFirstPause; ; wait = min(2*wait, pgtx.BarrierMaxPause) {
 		passed, err := l.barrier(ctx)

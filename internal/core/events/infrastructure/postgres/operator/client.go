@@ -28,7 +28,13 @@ type RefusedError = pgtx.RefusedError
 // inTx runs work in one transaction as an operator. A refusal of the database becomes a [*RefusedError]. Errors begin
 // with what, the purpose of the work.
 func (c *Client) inTx(ctx context.Context, what string, work func(*pgtx.Tx) error) error {
-	if err := pgtx.AsRefused(pgtx.RunAs(ctx, c.pool, Role, work)); err != nil {
+	err := pgtx.RunAs(ctx, c.pool, Role, func(tx *pgtx.Tx) error {
+		if err := tx.Flush(ctx); err != nil { // most texts are composed
+			return err
+		}
+		return work(tx)
+	})
+	if err := pgtx.AsRefused(err); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil

@@ -34,11 +34,11 @@ func ContextRole(s events.Scope) (string, error) {
 // NoWorkspace is the workspace of a transaction that sees no workspace's rows.
 var NoWorkspace uuid.NullUUID
 
-// Begin takes a connection of pool within StatementTimeout (handlers that want a second one may have emptied the pool),
-// and begins a transaction with its first statement. The server ends the transaction when it waits for a statement for
-// longer than idle. No default of the login or the database takes effect: a higher isolation level would raise 40001 in
-// the dedup insert, row_security off would make every policy an error, and a timeout meant for people would end
-// handlers. It sets what the session of a direct connection does not have yet. The caller releases the connection.
+// Begin takes a connection of pool within StatementTimeout (handlers that want a second one may have emptied the pool).
+// On a direct connection, whose session has most settings, BEGIN is only queued; otherwise it is sent at once, with all
+// settings. The server ends the transaction when it waits for a statement for longer than idle. No default of the login
+// or the database takes effect: a higher isolation level would raise 40001 in the dedup insert, row_security off would
+// make every policy an error, and a timeout meant for people would end handlers. The caller releases the connection.
 func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.NullUUID,
 	idle time.Duration) (*pgxpool.Conn, *Tx, error) {
 	acquiring, cancel := context.WithTimeout(ctx, StatementTimeout)
@@ -49,16 +49,18 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.
 	}
 	t := &Tx{pool: pool, conn: conn, queued: &pgx.Batch{}}
 	const begin = "begin isolation level read committed read write"
-	if pg := conn.Conn().PgConn(); pg.CustomData()[prepared] == nil { // in one message, which poolers keep together
+	if _, direct := preparedOn(conn); !direct { // in one message, so that a pooler does not split it
 		ctx, cancel = context.WithTimeout(ctx, StatementTimeout)
 		defer cancel()
-		_, err := conn.Exec(ctx, begin+"; "+OwnSettings("set local", pg, idle)+RoleSettings(role, workspace))
+		_, err := conn.Exec(ctx, begin+"; "+OwnSettings("set local", conn.Conn().PgConn(), idle)+
+			RoleSettings(role, workspace))
 		if err != nil {
 			err = t.notBegun(err)
 			conn.Release()
 			return nil, nil, err
 		}
-		t.begun, t.acting = true, actor{role, workspace}
+		t.begun, t.wanted = true, actor{role, workspace}
+		t.actor = t.wanted
 		return conn, t, nil
 	}
 	t.Queue(begin)
@@ -81,7 +83,7 @@ func OwnSettings(set string, conn *pgconn.PgConn, idle time.Duration) string {
 // setSession sets in the session of a direct connection what [Begin] would set in each transaction. A handler that
 // changes it has its connection closed. The defaults of transactions are for single statements, such as the journal's.
 func setSession(ctx context.Context, conn *pgconn.PgConn) error {
-	conn.CustomData()[prepared] = make(map[string]bool)
+	conn.CustomData()[preparedKey] = make(map[string]bool)
 	return conn.Exec(ctx, OwnSettings("set", conn, IdleTimeout)+
 		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'").Close()
 }

@@ -80,8 +80,8 @@ func RowFault(err error) bool {
 	return !slices.Contains([]string{"08", "25", "40", "53", "55", "57", "58", "72"}, pg.Code[:2]) && !schemaChanged(pg)
 }
 
-// schemaChanged reports whether a prepared statement of a handler has become useless by a migration; the driver
-// prepares it again. Those of the adapter have columns of fixed types.
+// schemaChanged reports whether a migration invalidated a prepared statement of a handler; the driver prepares it
+// again. The adapter's own statements cast their columns, so they stay valid.
 func schemaChanged(pg *pgconn.PgError) bool {
 	return pg.Code == pgerrcode.FeatureNotSupported && pg.Routine == "RevalidateCachedQuery"
 }

@@ -76,7 +76,7 @@ func (h *HandlerTx) begin(args []any, statements ...string) error {
 	switch {
 	case h.over:
 		return ErrTxOver
-	case h.calls == 0 && h.tx.begun && h.tx.conn.Conn().PgConn().TxStatus() == 'I':
+	case h.calls == 0 && h.tx.Ended():
 		return ErrTxEnded // the next statement would commit by itself
 	}
 	h.state = max(h.state, kind)
@@ -87,9 +87,16 @@ func (h *HandlerTx) begin(args []any, statements ...string) error {
 	return nil
 }
 
-// flush sends what is to be sent before a statement of the handler, which may call a function that sets another role.
-func (h *HandlerTx) flush(ctx context.Context) error {
+// start is begin for a statement that runs at once: it sends what is queued. The statement may call a function that
+// sets another role.
+func (h *HandlerTx) start(ctx context.Context, args []any, statements ...string) error {
+	if err := h.begin(args, statements...); err != nil {
+		return err
+	}
 	err := h.tx.Flush(ctx)
+	if err != nil {
+		h.done()
+	}
 	h.tx.forgetActor()
 	return err
 }
@@ -102,15 +109,12 @@ func (h *HandlerTx) done() {
 
 // Exec implements [events.Tx].
 func (h *HandlerTx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error) {
-	if err := h.begin(arguments, sql); err != nil {
+	if err := h.start(ctx, arguments, sql); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 	defer h.done()
 	if len(arguments) == 0 {
 		arguments = []any{pgx.QueryExecModeExec} // one round trip, and nothing is cached
-	}
-	if err := h.flush(ctx); err != nil {
-		return pgconn.CommandTag{}, err
 	}
 	// the driver's Exec uses the simple protocol if there are no arguments
 	rows, err := h.tx.conn.Query(ctx, sql, arguments...)
@@ -123,25 +127,19 @@ func (h *HandlerTx) Exec(ctx context.Context, sql string, arguments ...any) (pgc
 
 // Query implements [events.Tx].
 func (h *HandlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := h.begin(args, sql); err != nil {
+	if err := h.start(ctx, args, sql); err != nil {
 		return nil, err
 	}
 	defer h.done()
-	if err := h.flush(ctx); err != nil {
-		return nil, err
-	}
 	return h.tx.conn.Query(ctx, sql, args...)
 }
 
 // QueryRow implements [events.Tx].
 func (h *HandlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := h.begin(args, sql); err != nil {
+	if err := h.start(ctx, args, sql); err != nil {
 		return refusedRow{err}
 	}
 	defer h.done()
-	if err := h.flush(ctx); err != nil {
-		return refusedRow{err}
-	}
 	return h.tx.conn.QueryRow(ctx, sql, args...)
 }
 
@@ -151,49 +149,35 @@ func (h *HandlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	for i, q := range b.QueuedQueries {
 		statements[i] = q.SQL
 	}
-	if err := h.begin(nil, statements...); err != nil {
+	if err := h.start(ctx, nil, statements...); err != nil {
 		return refusedBatch{err}
 	}
 	defer h.done()
-	if err := h.flush(ctx); err != nil {
-		return refusedBatch{err}
-	}
 	return h.tx.conn.SendBatch(ctx, b)
 }
 
 // CopyFrom implements [events.Tx].
 func (h *HandlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
 	source pgx.CopyFromSource) (int64, error) {
-	if err := h.begin(nil); err != nil {
+	if err := h.start(ctx, nil); err != nil {
 		return 0, err
 	}
 	defer h.done()
-	if err := h.flush(ctx); err != nil {
-		return 0, err
-	}
 	return h.tx.conn.CopyFrom(ctx, table, columns, source)
 }
 
-// Later returns a way to queue queries of one row each: they go to the server with the next statement, or with COMMIT,
-// and their rows to result. What QueryRow returns scans nothing.
-func (h *HandlerTx) Later(result func(pgx.Row) error) events.Tx { return later{h, result} }
-
-type later struct {
-	*HandlerTx
-	result func(pgx.Row) error
-}
-
-// QueryRow implements [events.Tx].
-func (l later) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := l.begin(args, sql); err != nil {
-		return refusedRow{err}
+// QueueRow queues a query of one row, and passes the row to result when it is sent: before the next statement, or with
+// COMMIT.
+func (h *HandlerTx) QueueRow(ctx context.Context, sql string, args []any, result func(pgx.Row) error) error {
+	if err := h.begin(args, sql); err != nil {
+		return err
 	}
-	defer l.done()
-	if err := l.tx.prepare(ctx, sql); err != nil {
-		return refusedRow{err}
+	defer h.done()
+	if err := h.tx.prepare(ctx, sql); err != nil {
+		return err
 	}
-	l.tx.Queue(sql, args...).QueryRow(l.result)
-	return refusedRow{}
+	h.tx.Queue(sql, args...).QueryRow(result)
+	return nil
 }
 
 type refusedRow struct{ err error }

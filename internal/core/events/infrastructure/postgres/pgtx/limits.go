@@ -81,7 +81,7 @@ const (
 	ReapRest          = ProbeInterval              // after one that reaped nothing
 	LatencyInterval   = time.Minute                // how often delivery latency is sampled
 	WatermarkInterval = 50 * time.Millisecond      // how often a busy consumer raises its claim watermark
-	WatermarkRest     = 5 * time.Second            // the same after few rows
+	WatermarkRest     = 5 * time.Second            // the same, if it has claimed few rows since
 
 	// Draining.
 

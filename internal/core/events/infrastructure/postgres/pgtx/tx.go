@@ -11,16 +11,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Tx is a transaction that [Begin] made. What is queued, BEGIN first, goes to the server with the next statement, in
-// one round trip. Not safe for concurrent use.
+// Tx is a transaction that [Begin] made. Statements that are queued, BEGIN first, share a round trip with the next
+// Query, QueryRow or Commit. Before an Exec, a handler's statement, or one that this connection has not prepared yet,
+// they are sent in a separate one. Not safe for concurrent use.
 type Tx struct {
 	pool   *pgxpool.Pool
 	conn   *pgxpool.Conn
 	queued *pgx.Batch
-	own    int // how many of the first statements are those of Begin
+	own    int // how many statements Begin queued
 	begun  bool
-	acting actor  // as set by what is sent and queued; zero: unknown
-	next   *actor // is set before the next statement; nil: as acting
+	// on the server once the queue is sent, and wanted by the next statement; zero: unknown
+	actor, wanted actor
 }
 
 type actor struct {
@@ -28,39 +29,35 @@ type actor struct {
 	workspace uuid.NullUUID
 }
 
-// Act has the statements that follow run as role, for workspace. If there are none, nothing is sent.
-func (t *Tx) Act(role string, workspace uuid.NullUUID) {
-	t.next = &actor{role, workspace}
-	if *t.next == t.acting {
-		t.next = nil
-	}
-}
+// Act sets the role and workspace of the statements that follow. The change is sent with the first of them; without
+// one, nothing is sent.
+func (t *Tx) Act(role string, workspace uuid.NullUUID) { t.wanted = actor{role, workspace} }
 
 // forgetActor is called after statements that may have changed the role, or went back to an earlier one.
-func (t *Tx) forgetActor() { t.acting = actor{} }
+func (t *Tx) forgetActor() { t.actor, t.wanted = actor{}, actor{} }
 
-// Queue queues a statement. If it fails, or the function set for its result does, the next statement returns that error
-// and is not run, and neither is a COMMIT.
+func (t *Tx) queueActor() {
+	if t.wanted == t.actor {
+		return
+	}
+	t.actor = t.wanted
+	t.queued.Queue(fmt.Sprintf(roleSettings, "$1", "$2"), t.actor.role, WorkspaceText(t.actor.workspace))
+}
+
+// Queue queues a statement. If the server refuses it, the next statement or Commit returns that error, and the server
+// runs nothing that was queued after it. An error of the function that reads its result is returned too, but stops
+// nothing: what follows has been sent, perhaps COMMIT.
 func (t *Tx) Queue(sql string, args ...any) *pgx.QueuedQuery {
 	t.queueActor()
 	return t.queued.Queue(sql, args...)
 }
 
-func (t *Tx) queueActor() {
-	if t.next == nil {
-		return
-	}
-	t.acting, t.next = *t.next, nil
-	t.queued.Queue(fmt.Sprintf(roleSettings, "$1", "$2"), t.acting.role, WorkspaceText(t.acting.workspace))
-}
-
-// Begun reports whether the server has begun the transaction.
-func (t *Tx) Begun() bool { return t.begun }
+// Ended reports whether the transaction was begun, and has been committed or rolled back.
+func (t *Tx) Ended() bool { return t.begun && t.conn.Conn().PgConn().TxStatus() == 'I' }
 
 // Flush sends what is queued.
 func (t *Tx) Flush(ctx context.Context) error {
-	t.queueActor()
-	if t.queued.Len() == 0 {
+	if t.queueActor(); t.queued.Len() == 0 {
 		return nil
 	}
 	results, err := t.send(ctx, 0)
@@ -70,9 +67,7 @@ func (t *Tx) Flush(ctx context.Context) error {
 	return results.Close()
 }
 
-// send sends what is queued, and reads the results but the last ones. Where BEGIN fails, and everything with it, the
-// connection is closed, so that no other caller gets it. A server that cannot be written to also empties the pool, so
-// that new connections follow the address.
+// send sends what is queued, and reads all results but those of the last statements, of which the caller reads so many.
 func (t *Tx) send(ctx context.Context, last int) (pgx.BatchResults, error) {
 	batch := t.queued
 	t.queued = &pgx.Batch{}
@@ -84,20 +79,20 @@ func (t *Tx) send(ctx context.Context, last int) (pgx.BatchResults, error) {
 		} else {
 			_, err = results.Exec()
 		}
-		switch {
-		case err == nil:
-			t.begun = true
-			continue
-		case t.begun:
+		if err != nil {
 			_ = results.Close()
+			if !t.begun {
+				err = t.notBegun(err)
+			}
 			return nil, err
 		}
-		_ = results.Close()
-		return nil, t.notBegun(err)
+		t.begun = true
 	}
 	return results, nil
 }
 
+// notBegun closes the connection after a BEGIN that failed, so that no other caller gets it. If the server cannot be
+// written to, it also empties the pool, so that new connections follow the address.
 func (t *Tx) notBegun(err error) error {
 	CloseBeforeRelease(t.conn)
 	if readOnlyServer(err) {
@@ -107,17 +102,8 @@ func (t *Tx) notBegun(err error) error {
 	return fmt.Errorf("begin: %w", err)
 }
 
-// Forget makes the driver forget its prepared statements, which a handler may have deallocated.
-func (t *Tx) Forget(ctx context.Context) error {
-	if known, direct := t.conn.Conn().PgConn().CustomData()[prepared].(map[string]bool); direct {
-		clear(known)
-	}
-	return t.conn.Conn().DeallocateAll(ctx)
-}
-
 // RollbackTo rolls back to a savepoint and releases it.
 func (t *Tx) RollbackTo(ctx context.Context, savepoint string) error {
-	t.next = nil
 	t.forgetActor()
 	_, err := t.Exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint)
 	return err
@@ -131,17 +117,15 @@ func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 	return t.conn.Exec(ctx, sql, args...)
 }
 
-// Query runs a statement. One of the adapter's own, whose arguments have numbers, goes with what is queued.
-func (t *Tx) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows, err error) {
-	if len(args) > 0 && isNamed(args[0]) {
-		err = t.Flush(ctx)
-	} else {
-		err = t.prepare(ctx, sql)
+// Query runs a statement, together with what is queued. It then stays prepared for as long as the connection lasts: of
+// texts that are composed at run time there are too many for that, so before those Flush is called.
+func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if t.queueActor(); t.queued.Len() > 0 {
+		if err := t.prepare(ctx, sql); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	if t.queueActor(); t.queued.Len() == 0 {
+	if t.queued.Len() == 0 {
 		return t.conn.Query(ctx, sql, args...)
 	}
 	t.Queue(sql, args...)
@@ -149,7 +133,7 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows,
 	if err != nil {
 		return nil, err
 	}
-	rows, err = results.Query()
+	rows, err := results.Query()
 	if err != nil {
 		_ = results.Close()
 		return nil, err
@@ -163,15 +147,19 @@ func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return oneRow{rows, err}
 }
 
-func isNamed(arg any) bool {
-	_, named := arg.(pgx.QueryRewriter)
-	return named
+// preparedKey holds the texts that Tx have prepared on a connection. Only direct connections have it, whose session has
+// the settings of [Begin].
+const preparedKey = "spectral: prepared"
+
+func preparedOn(conn *pgxpool.Conn) (statements map[string]bool, direct bool) {
+	statements, direct = conn.Conn().PgConn().CustomData()[preparedKey].(map[string]bool)
+	return statements, direct
 }
 
-// prepare prepares one of the adapter's own statements, whose number is limited, for good. Only the role may do it, so
-// what is queued goes first.
+// prepare prepares a statement until the connection closes. It sends what is queued first: the login alone may not use
+// the schemas that the statement names.
 func (t *Tx) prepare(ctx context.Context, sql string) error {
-	known, direct := t.conn.Conn().PgConn().CustomData()[prepared].(map[string]bool)
+	known, direct := preparedOn(t.conn)
 	if known[sql] || !direct {
 		return nil
 	}
@@ -185,6 +173,14 @@ func (t *Tx) prepare(ctx context.Context, sql string) error {
 	return err
 }
 
+// Forget makes the driver forget its prepared statements, which a handler may have deallocated.
+func (t *Tx) Forget(ctx context.Context) error {
+	if known, direct := preparedOn(t.conn); direct {
+		clear(known)
+	}
+	return t.conn.Conn().DeallocateAll(ctx)
+}
+
 // Commit sends what is queued with COMMIT. Without any statement it does nothing.
 func (t *Tx) Commit(ctx context.Context) error {
 	if !t.begun && t.queued.Len() == t.own {
@@ -193,7 +189,7 @@ func (t *Tx) Commit(ctx context.Context) error {
 	if t.queued.Len() == 0 {
 		return committed(t.conn.Exec(ctx, "commit"))
 	}
-	t.Queue("commit").Fn = func(results pgx.BatchResults) error { return committed(results.Exec()) }
+	t.queued.Queue("commit").Fn = func(results pgx.BatchResults) error { return committed(results.Exec()) }
 	return t.Flush(ctx)
 }
 
@@ -211,7 +207,7 @@ func committed(tag pgconn.CommandTag, err error) error {
 // Rollback rolls t back, whatever its state. After a commit it does nothing.
 func (t *Tx) Rollback() {
 	conn := t.conn.Conn()
-	t.queued, t.next = &pgx.Batch{}, nil
+	t.queued, t.wanted = &pgx.Batch{}, t.actor
 	if conn.IsClosed() || conn.PgConn().TxStatus() == 'I' {
 		return
 	}
@@ -221,9 +217,6 @@ func (t *Tx) Rollback() {
 		_ = conn.Close(ctx)
 	}
 }
-
-// prepared is where a direct connection keeps which statements of a Tx it has prepared.
-const prepared = "spectral: prepared"
 
 // lastRows are the rows of the last statement of a batch.
 type lastRows struct {

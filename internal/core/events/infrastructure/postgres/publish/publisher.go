@@ -34,32 +34,40 @@ type Publishing struct {
 // Publisher publishes in one transaction.
 type Publisher struct {
 	shared  Publishing
-	tx      func(result func(pgx.Row) error) events.Tx // runs one query, and passes its row to result
+	tx      events.Tx
+	run     runRow
 	options events.PublishOptions
 }
 
+// runRow runs or queues a query, whose row goes to result.
+type runRow func(ctx context.Context, sql string, args []any, result func(pgx.Row) error) error
+
 // Publisher returns a publisher bound to tx.
 func (p Publishing) Publisher(tx events.Tx, options ...events.PublishOption) *Publisher {
-	return p.publisher(func(result func(pgx.Row) error) events.Tx { return atOnce{tx, result} }, options)
+	run := func(ctx context.Context, sql string, args []any, result func(pgx.Row) error) error {
+		return result(tx.QueryRow(ctx, sql, args...))
+	}
+	return p.publisher(tx, run, options)
 }
 
-func (p Publishing) publisher(tx func(func(pgx.Row) error) events.Tx, options []events.PublishOption) *Publisher {
-	publisher := &Publisher{shared: p, tx: tx}
+func (p Publishing) publisher(tx events.Tx, run runRow, options []events.PublishOption) *Publisher {
+	publisher := &Publisher{shared: p, tx: tx, run: run}
 	for _, option := range options {
 		option(&publisher.options)
 	}
 	return publisher
 }
 
-// atOnce passes the row of a query to result, whose error its own Scan returns.
-type atOnce struct {
+// rowTo is a Tx for generated code, whose queries it runs by run. Their Scan returns the error of that and no value.
+type rowTo struct {
 	events.Tx
+	run    runRow
 	result func(pgx.Row) error
 }
 
 // QueryRow implements [events.Tx].
-func (t atOnce) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return scanned{t.result(t.Tx.QueryRow(ctx, sql, args...))}
+func (t rowTo) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return scanned{t.run(ctx, sql, args, t.result)}
 }
 
 type scanned struct{ err error }
@@ -101,15 +109,15 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 	return nil
 }
 
-// call publishes as many events, from one on, as one call takes, and returns how many those are.
+// call publishes the events from envelopes[from] on, as many as fit in one call, and returns how many.
 func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, from int, now time.Time) (int, error) {
 	availableAt := now.AddDate(-1, 0, 0) // a time long past means now, and might be a year that SQL cannot read
 	if t := p.options.AvailableAt; t.After(availableAt) {
 		availableAt = t
 	}
-	if from == len(envelopes)-1 { // by a function that is faster for one
+	if from == len(envelopes)-1 { // for one, core.outbox_publish_event is faster
 		e := envelopes[from]
-		_, err := coredb.New(p.tx(p.result(ctx, envelopes, from, 1))).Publish(ctx, coredb.PublishParams{
+		_, err := p.queries(ctx, envelopes, from, 1).Publish(ctx, coredb.PublishParams{
 			EventID: uuid.NullUUID{UUID: e.EventID, Valid: e.EventID != uuid.Nil}, OccurredAt: occurredAt(e, now),
 			EventType: e.EventType, Source: string(e.Source), Payload: e.Payload, EventVersion: int32(e.EventVersion),
 			Target: string(e.Target), WorkspaceID: e.WorkspaceID, IdempotencyKey: e.IdempotencyKey,
@@ -137,13 +145,14 @@ func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, from 
 		rows.IdempotencyKeys = append(rows.IdempotencyKeys, e.IdempotencyKey)
 		rows.TraceContexts = append(rows.TraceContexts, e.TraceContext)
 	}
-	_, err := coredb.New(p.tx(p.result(ctx, envelopes, from, n))).PublishRows(ctx, rows)
+	_, err := p.queries(ctx, envelopes, from, n).PublishRows(ctx, rows)
 	return n, err
 }
 
-// result returns what takes the answer to a call for n events, from one on: an id, or an array of more.
-func (p *Publisher) result(ctx context.Context, envelopes []events.Envelope, from, n int) func(pgx.Row) error {
-	return func(row pgx.Row) error {
+// queries returns the queries of a call for n events, from envelopes[from] on. It answers with one id if n is 1, else
+// with an array.
+func (p *Publisher) queries(ctx context.Context, envelopes []events.Envelope, from, n int) *coredb.Queries {
+	return coredb.New(rowTo{p.tx, p.run, func(row pgx.Row) error {
 		ids := make([]uuid.UUID, 1)
 		into := any(&ids)
 		if n == 1 {
@@ -154,7 +163,7 @@ func (p *Publisher) result(ctx context.Context, envelopes []events.Envelope, fro
 		}
 		p.log(ctx, envelopes[from:], ids)
 		return nil
-	}
+	}})
 }
 
 func occurredAt(e events.Envelope, now time.Time) time.Time {

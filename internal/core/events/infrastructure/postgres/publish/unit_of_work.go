@@ -21,8 +21,8 @@ type UnitOfWork struct {
 // commits if work returns nil. An error, a panic or runtime.Goexit rolls everything back, published events included.
 // Work must not keep the Tx.
 //
-// Events go to the server with the next statement or with COMMIT, in one round trip. What only the database refuses is
-// the error of that statement, or of Do.
+// Events are sent before the next statement, or together with COMMIT. If the database refuses one, that statement or Do
+// returns the error.
 //
 // After an error of the commit the outcome is unknown: the server may have committed, and its answer been lost.
 func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.NullUUID,
@@ -49,7 +49,7 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 		}
 	}()
 	publisherFor := func(options ...events.PublishOption) events.EventPublisher {
-		return u.Publishing.publisher(h.Later, options)
+		return u.Publishing.publisher(h, h.QueueRow, options)
 	}
 	if err := work(h, publisherFor); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	if inUse, _ := h.Revoke(); inUse {
 		return fmt.Errorf("unit of work: %w", pgtx.ErrTxInUse)
 	}
-	if tx.Begun() && conn.Conn().PgConn().TxStatus() == 'I' {
+	if tx.Ended() {
 		return fmt.Errorf("unit of work: %w", pgtx.ErrTxEnded)
 	}
 	return tx.Commit(ctx)
