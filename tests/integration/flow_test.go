@@ -13,6 +13,7 @@ import (
 	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/internal/worlds/domain"
 	"spectral/tests/pgtest"
 )
@@ -123,51 +124,84 @@ func aUnitSendsWhatItPublishesInOrder(b *bundle, _ *testWorker) {
 	duplicate := event(9)
 	duplicate.EventID, duplicate.OccurredAt = uuid.New(), time.Now().Truncate(time.Microsecond)
 	b.publish(duplicate)
-	type unit = func(tx events.Tx, publish func(...events.Envelope)) error
+	direct := &publish.UnitOfWork{Pool: b.workersPool(), Publishing: b.publishing}
+	type unit = func(tx events.Tx, send func(...events.Envelope)) error
 	run := func(sql string, tx events.Tx) error { _, err := tx.Exec(b.ctx, sql); return err }
+	over, cancel := context.WithCancel(b.ctx)
+	cancel()
 	for name, c := range map[string]struct {
 		do        unit
 		published string
 		fails     bool
 	}{
 		"nothing at all": {do: func(events.Tx, func(...events.Envelope)) error { return nil }},
-		"only events": {published: "0 1 2", do: func(_ events.Tx, publish func(...events.Envelope)) error {
-			publish(event(0))
-			publish(event(1), event(2))
+		"only events": {published: "0 1 2", do: func(_ events.Tx, send func(...events.Envelope)) error {
+			send(event(0))
+			send(event(1), event(2))
 			return nil
 		}},
 		"one before a savepoint, one undone": {published: "0 2",
-			do: func(tx events.Tx, publish func(...events.Envelope)) error {
-				publish(event(0))
+			do: func(tx events.Tx, send func(...events.Envelope)) error {
+				send(event(0))
 				must(b.T, run("savepoint unit", tx))
-				publish(event(1))
+				send(event(1))
 				must(b.T, run("rollback to unit", tx))
-				publish(event(2))
+				send(event(2))
 				return nil
 			}},
+		"one before a statement that is cancelled": {published: "0",
+			do: func(tx events.Tx, send func(...events.Envelope)) error {
+				send(event(0))
+				if _, err := tx.Exec(over, "select 1"); !errors.Is(err, context.Canceled) {
+					b.Errorf("a cancelled statement: %v", err)
+				}
+				return nil
+			}},
+		"payloads in one buffer": {published: "0 1", do: func(_ events.Tx, send func(...events.Envelope)) error {
+			e := event(0)
+			send(e)
+			copy(e.Payload, event(1).Payload)
+			send(e)
+			return nil
+		}},
 		"a refusal is the next statement's error": {fails: true,
-			do: func(tx events.Tx, publish func(...events.Envelope)) error {
-				publish(event(0), duplicate)
+			do: func(tx events.Tx, send func(...events.Envelope)) error {
+				send(event(0), duplicate)
 				return run("select 1", tx)
 			}},
-		"or that of the unit": {fails: true, do: func(_ events.Tx, publish func(...events.Envelope)) error {
-			publish(event(0))
-			publish(duplicate)
+		"or that of the unit": {fails: true, do: func(_ events.Tx, send func(...events.Envelope)) error {
+			send(event(0))
+			send(duplicate)
 			return nil
 		}},
 	} {
-		b.exec("delete from core.outbox where id <> $1", duplicate.EventID)
-		err := b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, p events.PublisherFor) error {
-			return c.do(tx, func(all ...events.Envelope) { must(b.T, p().Publish(b.ctx, all...)) })
-		})
-		if refusal, ok := errors.AsType[*events.Refusal](err); ok != c.fails || ok && refusal.Field != "event_id" {
-			b.Errorf("%s: %v", name, err)
+		for pool, u := range map[string]*publish.UnitOfWork{"a pooler's": b.uow, "a direct": direct, "the same": direct} {
+			b.exec("delete from core.outbox where id <> $1", duplicate.EventID)
+			err := u.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, p events.PublisherFor) error {
+				return c.do(tx, func(all ...events.Envelope) { must(b.T, p().Publish(b.ctx, all...)) })
+			})
+			if refusal, ok := errors.AsType[*events.Refusal](err); ok != c.fails || ok && refusal.Field != "event_id" {
+				b.Errorf("%s on %s connection: %v", name, pool, err)
+			}
+			published := one[string](b, "select coalesce(string_agg(payload ->> 'n', ' ' order by available_at, id), '') "+
+				"from core.outbox where id <> $1", duplicate.EventID)
+			if published != c.published {
+				b.Errorf("%s on %s connection: %q were published, want %q", name, pool, published, c.published)
+			}
 		}
-		published := one[string](b, "select coalesce(string_agg(payload ->> 'n', ' ' order by available_at, id), '') "+
-			"from core.outbox where id <> $1", duplicate.EventID)
-		if published != c.published {
-			b.Errorf("%s: %q were published, want %q", name, published, c.published)
-		}
+	}
+	err := direct.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, p events.PublisherFor) error {
+		_, _ = tx.Exec(b.ctx, "select 1/0")
+		return p().Publish(b.ctx, event(0))
+	})
+	if err == nil || !strings.Contains(err.Error(), "aborted") {
+		b.Errorf("published in an aborted transaction: %v", err)
+	}
+	err = direct.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error {
+		return p().Publish(over, event(0))
+	})
+	if !errors.Is(err, context.Canceled) {
+		b.Errorf("published when it was cancelled: %v", err)
 	}
 }
 

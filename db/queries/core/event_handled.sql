@@ -4,7 +4,7 @@
 insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, workspace_id, content_class)
 values (@handler_name, @idempotency_key, @event_id, @event_type, @workspace_id, @content_class)
 on conflict (handler_name, idempotency_key) do nothing
-returning handler_name;
+returning handler_name::text as handler_name;
 
 -- name: ClaimKeys :many
 -- The same for a batch of one type. It returns the keys that were free, or one empty row if all were. Every worker

@@ -15,7 +15,7 @@ const claimKey = `-- name: ClaimKey :one
 insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, workspace_id, content_class)
 values ($1, $2, $3, $4, $5, $6)
 on conflict (handler_name, idempotency_key) do nothing
-returning handler_name
+returning handler_name::text as handler_name
 `
 
 type ClaimKeyParams struct {

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgerrcode"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
@@ -164,15 +162,11 @@ func (t *Tx) As(ctx context.Context, role string, workspace uuid.NullUUID) error
 			return err
 		}
 	}
-	switch pg := t.conn.Conn().PgConn(); {
-	case pg.IsBusy():
-		return errors.New("the rows of an earlier query are still open: close them")
-	case pg.TxStatus() == 'E':
-		return &pgconn.PgError{Code: pgerrcode.InFailedSQLTransaction, Severity: "ERROR",
-			Message: "an ignored error of a statement has aborted the transaction"}
+	err := t.tx.Ready(ctx)
+	if err == nil {
+		t.tx.Act(role, workspace)
 	}
-	t.tx.Act(role, workspace)
-	return nil
+	return err
 }
 
 // AsWorker sets the worker role again, after handlers.

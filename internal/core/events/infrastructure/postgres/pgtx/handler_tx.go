@@ -76,7 +76,9 @@ func (h *HandlerTx) begin(args []any, statements ...string) error {
 	switch {
 	case h.over:
 		return ErrTxOver
-	case h.calls == 0 && h.tx.Ended():
+	case h.calls > 0:
+		return errBusy
+	case h.tx.Ended():
 		return ErrTxEnded // the next statement would commit by itself
 	}
 	h.state = max(h.state, kind)
@@ -173,8 +175,11 @@ func (h *HandlerTx) QueueRow(ctx context.Context, sql string, args []any, result
 		return err
 	}
 	defer h.done()
+	if err := h.tx.Ready(ctx); err != nil {
+		return result(refusedRow{err})
+	}
 	if err := h.tx.prepare(ctx, sql); err != nil {
-		return err
+		return result(refusedRow{err})
 	}
 	h.tx.Queue(sql, args...).QueryRow(result)
 	return nil

@@ -3,9 +3,11 @@ package pgtx
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -64,11 +66,15 @@ func (t *Tx) Flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return results.Close()
+	return t.checked(results.Close())
 }
 
 // send sends what is queued, and reads all results but those of the last statements, of which the caller reads so many.
+// What it cannot begin to send stays queued.
 func (t *Tx) send(ctx context.Context, last int) (pgx.BatchResults, error) {
+	if err := t.Ready(ctx); err != nil {
+		return nil, err
+	}
 	batch := t.queued
 	t.queued = &pgx.Batch{}
 	results := t.conn.Conn().SendBatch(ctx, batch)
@@ -82,13 +88,42 @@ func (t *Tx) send(ctx context.Context, last int) (pgx.BatchResults, error) {
 		if err != nil {
 			_ = results.Close()
 			if !t.begun {
-				err = t.notBegun(err)
+				return nil, t.notBegun(err)
 			}
-			return nil, err
+			return nil, t.checked(err)
 		}
 		t.begun = true
 	}
 	return results, nil
+}
+
+// Ready returns an error if nothing can be sent now: ctx is done, rows are open, or the transaction is aborted.
+func (t *Tx) Ready(ctx context.Context) error {
+	switch pg := t.conn.Conn().PgConn(); {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case pg.IsBusy():
+		return errBusy
+	case pg.TxStatus() == 'E':
+		return errAborted
+	}
+	return nil
+}
+
+var (
+	errBusy = errors.New("conn busy: the rows of an earlier query are still open, or another goroutine uses the " +
+		"transaction")
+	// errAborted is what the server would say.
+	errAborted = &pgconn.PgError{Code: pgerrcode.InFailedSQLTransaction, Severity: "ERROR",
+		Message: "current transaction is aborted: a statement has failed before"}
+)
+
+// checked closes the connection after an error that left the transaction able to commit, without what was queued.
+func (t *Tx) checked(err error) error {
+	if err != nil && t.conn.Conn().PgConn().TxStatus() == 'T' {
+		CloseBeforeRelease(t.conn)
+	}
+	return err
 }
 
 // notBegun closes the connection after a BEGIN that failed, so that no other caller gets it. If the server cannot be
@@ -136,7 +171,7 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	rows, err := results.Query()
 	if err != nil {
 		_ = results.Close()
-		return nil, err
+		return nil, t.checked(err)
 	}
 	return &lastRows{rows, results}, nil
 }
