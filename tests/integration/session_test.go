@@ -130,7 +130,7 @@ func handlerOnce(name string, do func(context.Context, events.Tx, events.Envelop
 
 func TestSessionState(t *testing.T) {
 	setup(t).cases(aRowIsSettledUnderTheWorkersSettings, eachEventSeesItsWorkspaceOnly,
-		whatAFunctionSetsDoesNotReachTheNextHandler,
+		whatAFunctionSetsDoesNotReachTheNextHandler, aChangedColumnCostsNoRetry,
 		nothingRunsAfterTheTransactionHasEnded, onlySessionStateClosesTheConnection, sessionStateDoesNotLeakBetweenHandlers,
 		sessionStateOfAFailedHandlerDoesNotAffectOthers, theConnectionIsReset, transactionControlIsRefused)
 }
@@ -156,7 +156,8 @@ func onlySessionStateClosesTheConnection(b *bundle) {
 	}
 }
 
-// A function may change role, workspace and search_path without a statement that says so.
+// A function may change role, workspace and search_path without a statement that says so. Nor does the first statement of
+// the next handler change them, if it is cancelled before it is sent.
 func whatAFunctionSetsDoesNotReachTheNextHandler(b *bundle) {
 	b.exec(`create or replace function platform.act_for(local boolean) returns void language plpgsql as $$ begin
 			perform set_config('spectral.workspace_id', gen_random_uuid()::text, local),
@@ -166,6 +167,11 @@ func whatAFunctionSetsDoesNotReachTheNextHandler(b *bundle) {
 		_, err := tx.Exec(ctx, "select platform.act_for($1)", payloadN(e)%2 == 0)
 		return err
 	}), handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		if _, err := tx.Exec(over, "select 1"); !errors.Is(err, context.Canceled) {
+			b.Errorf("a cancelled statement: %v", err)
+		}
 		var has string
 		err := tx.QueryRow(ctx, `select concat_ws(' ', current_user, current_setting('spectral.workspace_id'),
 			current_setting('search_path'))`).Scan(&has)
@@ -179,6 +185,18 @@ func whatAFunctionSetsDoesNotReachTheNextHandler(b *bundle) {
 		e := event(n)
 		e.WorkspaceID = uuid.NullUUID{UUID: uuid.New(), Valid: n%3 == 0}
 		b.publish(e)
+		l.awaitDelivered(1)
+	}
+}
+
+// The dispatcher's statements stay prepared, and must survive a migration that changes a column's type.
+func aChangedColumnCostsNoRetry(b *bundle) {
+	l := b.onOneConnection(subscription(effectHandler("platform.one")))
+	for n, sql := range []string{"select 1", "select 1", "select 1",
+		"alter table core.event_handled alter column handler_name type varchar(200)",
+		"alter table core.outbox alter column attempts type bigint", "select 1"} {
+		b.exec(sql)
+		b.publish(event(n))
 		l.awaitDelivered(1)
 	}
 }
