@@ -106,8 +106,8 @@ func (w idle) run(ctx context.Context, d *database, s system) (_ []metric, err e
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 	}
-	// Sessions report their transactions up to a second later, as late at the end as at the beginning.
-	<-time.After(min(3*time.Second, d.bench.sizes.idle))
+	// Idle sessions report their transactions up to ten seconds later, as late at the end as at the beginning.
+	<-time.After(min(11*time.Second, 2*d.bench.sizes.idle))
 	before, err := d.transactions(ctx)
 	if err != nil {
 		return nil, err

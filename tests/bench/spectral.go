@@ -199,6 +199,9 @@ func (s spectral) subscription(j job) events.Subscription {
 
 func (s spectral) registration(name string, j job) events.Registration {
 	r := events.Registration{Name: name, Reads: event{}}
+	if j.effect != noEffect {
+		r.EffectKey = "key"
+	}
 	decode := func(e events.Envelope) (event, error) {
 		v, err := events.Decode[event](e)
 		if err == nil && j.handle != nil {

@@ -156,8 +156,8 @@ func onlySessionStateClosesTheConnection(b *bundle) {
 	}
 }
 
-// A function may change role, workspace and search_path without a statement that says so. Nor does the first statement of
-// the next handler change them, if it is cancelled before it is sent.
+// A function may change role, workspace and search_path without a statement that says so. The next handler has its own,
+// even if its first statement is cancelled before it is sent.
 func whatAFunctionSetsDoesNotReachTheNextHandler(b *bundle) {
 	b.exec(`create or replace function platform.act_for(local boolean) returns void language plpgsql as $$ begin
 			perform set_config('spectral.workspace_id', gen_random_uuid()::text, local),

@@ -119,8 +119,9 @@ func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, from 
 		e := envelopes[from]
 		_, err := p.queries(ctx, envelopes, from, 1).Publish(ctx, coredb.PublishParams{
 			EventID: uuid.NullUUID{UUID: e.EventID, Valid: e.EventID != uuid.Nil}, OccurredAt: occurredAt(e, now),
-			EventType: e.EventType, Source: string(e.Source), Payload: slices.Clone(e.Payload), EventVersion: int32(e.EventVersion),
-			Target: string(e.Target), WorkspaceID: e.WorkspaceID, IdempotencyKey: e.IdempotencyKey,
+			EventType: e.EventType, Source: string(e.Source), EventVersion: int32(e.EventVersion),
+			Payload: slices.Clone(e.Payload), // the caller may change it before it is sent
+			Target:  string(e.Target), WorkspaceID: e.WorkspaceID, IdempotencyKey: e.IdempotencyKey,
 			TraceContext: e.TraceContext, AvailableAt: availableAt, Generation: int64(p.shared.Generation),
 		})
 		return 1, err
