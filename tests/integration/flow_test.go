@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,6 +204,28 @@ func aUnitSendsWhatItPublishesInOrder(b *bundle, _ *testWorker) {
 	})
 	if !errors.Is(err, context.Canceled) {
 		b.Errorf("published when it was cancelled: %v", err)
+	}
+	// one at a time publishes, and the others are told so
+	b.exec("delete from core.outbox")
+	var accepted atomic.Int64
+	err = direct.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error {
+		publisher := p()
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for n := range 500 {
+					if publisher.Publish(b.ctx, event(n)) == nil {
+						accepted.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		return nil
+	})
+	must(b.T, err)
+	if n := one[int](b, "select count(*)::int from core.outbox"); n != int(accepted.Load()) || n == 0 {
+		b.Errorf("of %d events that were accepted at once, %d are stored", accepted.Load(), n)
 	}
 }
 
