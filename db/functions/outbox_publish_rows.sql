@@ -91,7 +91,7 @@ begin
     raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
 
-  -- a transaction that writes much announces itself: see core.outbox_publish_event
+  -- a transaction that writes much notifies here: see core.outbox_publish_event
   foreach v_channel in array coalesce(v_channels, '{}') loop
     if v_published + v_command > 100
       and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then

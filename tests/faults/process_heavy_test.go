@@ -176,7 +176,8 @@ func TestEventsSurviveServerShutdowns(t *testing.T) {
 }
 
 // What pg_stat_statements keeps of a worker is as much after many events, in many workspaces, as after a few; and an
-// event takes few statements: BEGIN, SET and COMMIT, polls and barriers are counted.
+// event takes few statements: SET and COMMIT, polls and barriers are counted. BEGIN and SAVEPOINT are not: as prepared
+// statements they are counted once. An event alone takes one of each.
 func TestStatementsAreFew(t *testing.T) {
 	b, _ := setupServerWith(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"})
 	conn := pgtest.Conn(t, b.direct())

@@ -265,7 +265,7 @@ func (c *Client) SelectNamed(ctx context.Context, ids []uuid.UUID, change Change
 			if _, err := tx.Exec(ctx, "select from "+change.one, change.with(pgx.NamedArgs{"id": id})); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, "rollback to trial"); err != nil {
+			if err := tx.RollbackTo(ctx, "trial"); err != nil {
 				return err
 			}
 			all, err := coredb.New(tx).OperatorEventsOfID(ctx, id)

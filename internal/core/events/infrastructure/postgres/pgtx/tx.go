@@ -22,8 +22,8 @@ type Tx struct {
 	queued *pgx.Batch
 	own    int // how many statements Begin queued
 	begun  bool
-	// on the server once the queue is sent, and wanted by the next statement; zero: unknown
-	actor, wanted actor
+	actor  actor // as it is once the queue is sent; zero: unknown
+	wanted actor // by the next statement
 }
 
 type actor struct {
@@ -221,6 +221,7 @@ func (t *Tx) Commit(ctx context.Context) error {
 	if !t.begun && t.queued.Len() == t.own {
 		return nil
 	}
+	t.wanted = t.actor // no statement follows
 	if t.queued.Len() == 0 {
 		return committed(t.conn.Exec(ctx, "commit"))
 	}
