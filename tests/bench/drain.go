@@ -77,14 +77,7 @@ func (w drain) run(ctx context.Context, d *database, s system) ([]metric, error)
 	}
 	metrics := []metric{{"drain", "events/s", n / took.Seconds(), false}}
 	if w.resources {
-		metrics = append(metrics,
-			metric{"client CPU", "µs", float64((after.client - before.client).Microseconds()) / n, true},
-			metric{"server CPU", "µs", float64((after.server - before.server).Microseconds()) / n, true},
-			metric{"WAL", "bytes", float64(after.wal-before.wal) / n, true})
-		if _, elsewhere := s.(node); !elsewhere {
-			metrics = append(metrics,
-				metric{"allocations", "per event", float64(after.allocations-before.allocations) / n, true})
-		}
+		metrics = append(metrics, after.since(before, n, s)...)
 	}
 	return metrics, nil
 }

@@ -39,16 +39,24 @@ func (p publishing) run(ctx context.Context, d *database, s system) ([]metric, e
 	if _, err := p.repeat(ctx, publish, batch, p.duration/10); err != nil { // connect, prepare, plan
 		return nil, err
 	}
+	before, err := d.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
 	started := time.Now()
 	n, err := p.repeat(ctx, publish, batch, p.duration)
 	took := time.Since(started).Seconds()
+	if err != nil {
+		return nil, err
+	}
 	if p.async {
 		return []metric{{"time per call", "µs", took / float64(n) * 1e6, true}}, err
 	}
 	if p.events > 1 {
 		return []metric{{"events", "events/s", float64(n*p.events) / took, false}}, err
 	}
-	return []metric{{"commits", "commits/s", float64(n) / took, false}}, err
+	after, err := d.usage(ctx)
+	return append([]metric{{"commits", "commits/s", float64(n) / took, false}}, after.since(before, float64(n), s)...), err
 }
 
 // repeat publishes for so long on all connections, and returns the number of transactions.

@@ -171,6 +171,18 @@ func (d *database) usage(ctx context.Context) (u usage, err error) {
 	return u, err
 }
 
+// since returns what was used for each of n events of a system since before.
+func (u usage) since(before usage, n float64, s system) []metric {
+	metrics := []metric{
+		{"client CPU", "µs", float64((u.client - before.client).Microseconds()) / n, true},
+		{"server CPU", "µs", float64((u.server - before.server).Microseconds()) / n, true},
+		{"WAL", "bytes", float64(u.wal-before.wal) / n, true}}
+	if _, elsewhere := s.(node); !elsewhere {
+		metrics = append(metrics, metric{"allocations", "per event", float64(u.allocations-before.allocations) / n, true})
+	}
+	return metrics
+}
+
 // serverCPU returns the CPU time of the server's processes, ended ones included; zero where /proc is missing.
 func serverCPU() time.Duration {
 	var ticks int64
