@@ -11,25 +11,27 @@ returns table (event_type text, oldest_due timestamptz, next_in double precision
 language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
+declare
+  v_now constant timestamptz := clock_timestamp(); -- not before the snapshot
 begin
   return query
     select t.event_type,
            (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
               and o.status = 'pending' and o.deleted_at is null
-              and o.available_at >= t.watermark and o.available_at <= statement_timestamp()
+              and o.available_at >= t.watermark and o.available_at <= v_now
               and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
               and (o.id <> all (p_held) or o.occurred_at <> all (p_held_at))
             order by o.available_at limit 1),
            extract(epoch from
              (select o.available_at from core.outbox o
               where o.generation = p_generation and o.event_type = t.event_type
-                and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()
+                and o.status = 'pending' and o.deleted_at is null and o.available_at > v_now
                 and not exists
                   (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
-              order by o.available_at limit 1) - statement_timestamp())::double precision,
+              order by o.available_at limit 1) - v_now)::double precision,
            exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
                      and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-                     and o.available_at <= statement_timestamp()
+                     and o.available_at <= v_now
                      and not exists
                        (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
                      and (o.id <> all (p_held) or o.occurred_at <> all (p_held_at)))

@@ -174,31 +174,50 @@ returns table (event_type text, oldest_due timestamptz, next_in double precision
 language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
+declare
+  v_now constant timestamptz := clock_timestamp(); -- not before the snapshot
 begin
   return query
     select t.event_type,
            (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
               and o.status = 'pending' and o.deleted_at is null
-              and o.available_at >= t.watermark and o.available_at <= statement_timestamp()
+              and o.available_at >= t.watermark and o.available_at <= v_now
               and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
               and (o.id <> all (p_held) or o.occurred_at <> all (p_held_at))
             order by o.available_at limit 1),
            extract(epoch from
              (select o.available_at from core.outbox o
               where o.generation = p_generation and o.event_type = t.event_type
-                and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()
+                and o.status = 'pending' and o.deleted_at is null and o.available_at > v_now
                 and not exists
                   (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
-              order by o.available_at limit 1) - statement_timestamp())::double precision,
+              order by o.available_at limit 1) - v_now)::double precision,
            exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
                      and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-                     and o.available_at <= statement_timestamp()
+                     and o.available_at <= v_now
                      and not exists
                        (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
                      and (o.id <> all (p_held) or o.occurred_at <> all (p_held_at)))
     from unnest(p_event_types, p_watermarks) as t(event_type, watermark)
     where not exists
       (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type);
+end
+$$;
+create function core.outbox_barrier_poll(p_channels text[], p_generation bigint, p_event_types text[],
+  p_watermarks timestamptz[], p_held uuid[] default '{}', p_held_at timestamptz[] default '{}')
+returns table (passed boolean, event_type text, oldest_due timestamptz, next_in double precision, crashed boolean)
+language plpgsql volatile set search_path = pg_catalog, core, pg_temp set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  v_passed boolean := true;
+  v_channel text;
+begin
+  foreach v_channel in array p_channels loop
+    v_passed := core.outbox_barrier(v_channel) and v_passed;
+  end loop;
+  return query
+    select v_passed, p.event_type, p.oldest_due, p.next_in, p.crashed from (select) as once
+    left join core.outbox_poll(p_generation, p_event_types, p_watermarks, p_held, p_held_at) as p on true;
 end
 $$;
 create function core.outbox_watermark(p_generation bigint, p_event_type text,
@@ -333,15 +352,15 @@ begin
 end
 $$;
 -- +goose StatementEnd
-grant execute on function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
-  core.outbox_retry, core.outbox_fail, core.outbox_give_up, core.outbox_isolate to spectral_worker;
+grant execute on function core.outbox_poll, core.outbox_barrier_poll, core.outbox_watermark, core.outbox_claim,
+  core.outbox_deliver, core.outbox_retry, core.outbox_fail, core.outbox_give_up, core.outbox_isolate to spectral_worker;
 grant execute on function core.payload_bytes to spectral_operator;
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
 select core.require_empty('core.paused_types', 'core.quarantined_events');
-drop function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
+drop function core.outbox_barrier_poll, core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
   core.outbox_retry, core.outbox_fail, core.outbox_isolate, core.outbox_give_up, core.row_fault,
   core.row_kept, core.error_text, core.payload_bytes;
 drop table core.quarantined_events, core.paused_types;

@@ -16,14 +16,12 @@ select core.outbox_publish_rows(cast(array_replace(@event_ids::text[], '', null)
   array_fill(@generation::bigint, array[cardinality(@event_types::text[])]), null, null)::uuid[] as ids;
 
 -- name: Poll :many
--- Year 1 stands for no time.
-select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
-  coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
-from core.outbox_poll(@generation::bigint, @event_types::text[], @watermarks::timestamptz[],
+-- Year 1 stands for no time, and the empty text for no type.
+select l.passed::boolean as passed, coalesce(l.event_type, '')::text as event_type,
+  coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
+  coalesce(l.next_in, -1)::double precision as next_in, coalesce(l.crashed, false)::boolean as crashed
+from core.outbox_barrier_poll(@channels::text[], @generation::bigint, @event_types::text[], @watermarks::timestamptz[],
   cast(@held::text[] as uuid[]), @held_at::timestamptz[]) as l;
-
--- name: Barrier :one
-select coalesce(bool_and(core.outbox_barrier(c)), true)::boolean as passed from unnest(@channels::text[]) as c;
 
 -- name: Claim :many
 -- The nil UUID stands for no workspace, the empty text for no target and no trace.

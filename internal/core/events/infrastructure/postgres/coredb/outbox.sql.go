@@ -13,17 +13,6 @@ import (
 	"github.com/google/uuid"
 )
 
-const barrier = `-- name: Barrier :one
-select coalesce(bool_and(core.outbox_barrier(c)), true)::boolean as passed from unnest($1::text[]) as c
-`
-
-func (q *Queries) Barrier(ctx context.Context, channels []string) (bool, error) {
-	row := q.db.QueryRow(ctx, barrier, channels)
-	var passed bool
-	err := row.Scan(&passed)
-	return passed, err
-}
-
 const claim = `-- name: Claim :many
 select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_version::integer as event_version,
   c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
@@ -205,13 +194,15 @@ func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow,
 }
 
 const poll = `-- name: Poll :many
-select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
-  coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
-from core.outbox_poll($1::bigint, $2::text[], $3::timestamptz[],
-  cast($4::text[] as uuid[]), $5::timestamptz[]) as l
+select l.passed::boolean as passed, coalesce(l.event_type, '')::text as event_type,
+  coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
+  coalesce(l.next_in, -1)::double precision as next_in, coalesce(l.crashed, false)::boolean as crashed
+from core.outbox_barrier_poll($1::text[], $2::bigint, $3::text[], $4::timestamptz[],
+  cast($5::text[] as uuid[]), $6::timestamptz[]) as l
 `
 
 type PollParams struct {
+	Channels   []string
 	Generation int64
 	EventTypes []string
 	Watermarks []time.Time
@@ -220,15 +211,17 @@ type PollParams struct {
 }
 
 type PollRow struct {
+	Passed    bool
 	EventType string
 	OldestDue time.Time
 	NextIn    float64
 	Crashed   bool
 }
 
-// Year 1 stands for no time.
+// Year 1 stands for no time, and the empty text for no type.
 func (q *Queries) Poll(ctx context.Context, arg PollParams) ([]PollRow, error) {
 	rows, err := q.db.Query(ctx, poll,
+		arg.Channels,
 		arg.Generation,
 		arg.EventTypes,
 		arg.Watermarks,
@@ -243,6 +236,7 @@ func (q *Queries) Poll(ctx context.Context, arg PollParams) ([]PollRow, error) {
 	for rows.Next() {
 		var i PollRow
 		if err := rows.Scan(
+			&i.Passed,
 			&i.EventType,
 			&i.OldestDue,
 			&i.NextIn,

@@ -95,15 +95,6 @@ func (l *listenConn) exec(ctx context.Context, what, sql string) error {
 
 func (l *listenConn) ping(ctx context.Context) error { return l.ask(ctx, "ping", l.conn.Ping) }
 
-// barrier reports whether no producer is between its decision to stay silent and the end of its commit.
-func (l *listenConn) barrier(ctx context.Context) (passed bool, err error) {
-	err = l.ask(ctx, "ask whether producers are committing silently", func(ctx context.Context) error {
-		passed, err = l.queries.Barrier(ctx, l.notifier.config.Channels)
-		return err
-	})
-	return passed, err
-}
-
 // idle waits for a notification or the end of d, and reports whether one came. It pings and makes self-tests while it
 // waits.
 func (l *listenConn) idle(ctx context.Context, d time.Duration) (notified bool, err error) {

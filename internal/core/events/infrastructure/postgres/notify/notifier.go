@@ -211,7 +211,7 @@ func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time
 			if err := n.config.Journal.CheckHandlers(ctx, queries); err != nil {
 				return err
 			}
-			found, err := n.poll(ctx, queries)
+			found, err := n.poll(ctx, queries, nil)
 			if err == nil {
 				next = found.next
 			}
@@ -239,7 +239,7 @@ func (n *Notifier) watch(ctx context.Context, l *listenConn) error {
 		var result found
 		var err error
 		if !notified {
-			result, err = n.pollOn(ctx, l)
+			result, err = n.pollOn(ctx, l, nil)
 		}
 		if err == nil && (notified || result.due) { // what a timer finds may be the rows of silent producers
 			result, err = n.pollUntilBarrier(ctx, l)
@@ -258,12 +258,8 @@ func (n *Notifier) watch(ctx context.Context, l *listenConn) error {
 // producer that stayed silent; later producers notify.
 func (n *Notifier) pollUntilBarrier(ctx context.Context, l *listenConn) (found, error) {
 	for wait := pgtx.BarrierFirstPause; ; wait = min(2*wait, pgtx.BarrierMaxPause) {
-		passed, err := l.barrier(ctx)
-		if err != nil {
-			return found{}, err
-		}
-		result, err := n.pollOn(ctx, l)
-		if passed || err != nil {
+		result, err := n.pollOn(ctx, l, n.config.Channels)
+		if result.passed || err != nil {
 			return result, err
 		}
 		if _, err := l.await(ctx, wait); err != nil {
@@ -277,15 +273,17 @@ func (n *Notifier) pollUntilBarrier(ctx context.Context, l *listenConn) (found, 
 
 // found is the result of a poll.
 type found struct {
-	due  bool
-	next time.Duration // until the next event that is not due yet
+	passed bool // the barrier, on every channel that the poll was to try it on
+	due    bool
+	next   time.Duration // until the next event that is not due yet
 }
 
-// pollOn polls on the LISTEN connection, where a poll is a ping as well. It keeps polls MinPollGap apart.
-func (n *Notifier) pollOn(ctx context.Context, l *listenConn) (result found, err error) {
+// pollOn polls on the LISTEN connection, where a poll is a ping as well, after it has tried the barrier on channels. It
+// keeps polls MinPollGap apart.
+func (n *Notifier) pollOn(ctx context.Context, l *listenConn, channels []string) (result found, err error) {
 	pgtx.Pause(ctx, pgtx.MinPollGap-time.Since(n.polledAt), nil)
 	err = l.ask(ctx, "poll for due events", func(ctx context.Context) error {
-		result, err = n.poll(ctx, l.queries)
+		result, err = n.poll(ctx, l.queries, channels)
 		return err
 	})
 	if err == nil {
@@ -294,9 +292,9 @@ func (n *Notifier) pollOn(ctx context.Context, l *listenConn) (result found, err
 	return result, err
 }
 
-// poll finds the event types that have due events, and wakes their consumers. Once in a poll interval, and less often
-// if that is slow, it looks below the consumers' watermarks as well.
-func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries) (found, error) {
+// poll tries the barrier on channels, finds the event types that have due events, and wakes their consumers. Once in a
+// poll interval, and less often if that is slow, it looks below the consumers' watermarks as well.
+func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels []string) (found, error) {
 	started := time.Now()
 	n.polledAt = started
 	full := !started.Before(n.fullPollAt)
@@ -315,8 +313,8 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries) (found, er
 		held, heldAt = held[:0], heldAt[:0]
 	}
 	rows, err := queries.Poll(ctx, coredb.PollParams{
-		Generation: int64(n.config.Journal.Generation), EventTypes: n.eventTypes, Watermarks: watermarks,
-		Held: held, HeldAt: heldAt,
+		Channels: append([]string{}, channels...), Generation: int64(n.config.Journal.Generation),
+		EventTypes: n.eventTypes, Watermarks: watermarks, Held: held, HeldAt: heldAt,
 	})
 	if full {
 		n.fullPollAt = started.Add(max(n.config.PollInterval, fullPollShare*time.Since(started)))
@@ -326,6 +324,7 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries) (found, er
 	}
 	result := found{next: n.config.PollInterval}
 	for _, row := range rows {
+		result.passed = row.Passed
 		if !row.OldestDue.IsZero() {
 			result.due = true
 			consumer := n.config.Consumers[row.EventType]
