@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -176,8 +178,8 @@ func TestEventsSurviveServerShutdowns(t *testing.T) {
 }
 
 // What pg_stat_statements keeps of a worker is as much after many events, in many workspaces, as after a few; and an
-// event takes few statements: SET and COMMIT, polls and barriers are counted. BEGIN and SAVEPOINT are not: as prepared
-// statements they are counted once. An event alone takes one of each.
+// event takes few statements, polls and barriers included. A proxy counts what the server completes, which is exact:
+// pg_stat_statements counts a prepared BEGIN or SAVEPOINT once.
 func TestStatementsAreFew(t *testing.T) {
 	b, _ := setupServerWith(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"})
 	conn := pgtest.Conn(t, b.direct())
@@ -190,28 +192,43 @@ func TestStatementsAreFew(t *testing.T) {
 	}
 	_, err := conn.Exec(t.Context(), "create extension pg_stat_statements")
 	must(t, err)
-	b.run(b.worker, "")
-	statements := func() int {
-		return query(`select sum(calls)::integer from pg_stat_statements s join pg_roles r on r.oid = s.userid
-			where not r.rolsuper`)
-	}
+	var completed atomic.Int64
+	counter := proxy.InFrontOf(t, b.worker)
+	counter.Filter(func(m proxy.Message) proxy.Action {
+		if m.From == proxy.Server && m.Type == 'C' {
+			completed.Add(1)
+		}
+		return proxy.Forward
+	})
+	b.run(counter.URL(t, b.worker), "")
 	version := 0
 	deliver := func(n int, workspace string) (took int) {
 		version++
-		before := statements()
+		before := completed.Load()
 		query(fmt.Sprintf(`select count(core.outbox_publish('worlds.world_model_card.published', 'worlds', jsonb_build_object(
 			'card_id', 'c' || i, 'version', %d, 'title', 't'), p_workspace_id => %s)) from generate_series(1, %d) i`, version,
 			workspace, n))
 		b.eventually("the events are delivered", testTimeout, func() bool {
 			return query("select count(*) from core.outbox where status <> 'delivered'") == 0
 		})
-		return statements() - before
+		return int(completed.Load() - before)
 	}
-	deliver(1, "null")                                                            // which opens the connections
-	for _, c := range []struct{ events, most int }{{1, 12}, {1000, 1000 + 150}} { // one of each event is its handler's own
-		if n := deliver(c.events, "null"); n > c.most {
-			t.Errorf("%d statements for %d events, want at most %d", n, c.events, c.most)
-		}
+	deliver(1, "null") // which opens the connections
+	// barrier, poll, BEGIN, settings, claim, journal, SAVEPOINT, key, settling, COMMIT; its handler adds the change of the
+	// role, its write and the change back
+	alone := make([]int, 9)
+	for i := range alone {
+		alone[i] = deliver(1, "null")
+	}
+	slices.Sort(alone)
+	if n := alone[len(alone)/2] - 3; n > 10 { // the worker's other tasks fall into some of them
+		t.Errorf("%d statements for an event alone, want at most 10", n)
+	}
+	const events = 1000 // each with a write of its handler
+	if n := deliver(events, "null") - events; n > events/5 {
+		t.Errorf("%d statements for %d events, want at most 0.2 for each", n, events)
+	} else {
+		t.Logf("%d statements for %d events; alone %v", n, events, alone)
 	}
 	for i := range 5 { // one at a time, each under a savepoint; then a batch
 		deliver(i*4+5, "gen_random_uuid()")
