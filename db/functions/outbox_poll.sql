@@ -29,12 +29,14 @@ begin
                 and not exists
                   (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
               order by o.available_at limit 1) - v_now)::double precision,
-           exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
+           -- in order, like the others: planned on an empty table EXISTS would read all of some other index
+           coalesce((select true from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
                      and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
                      and o.available_at <= v_now
                      and not exists
                        (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
-                     and (o.id <> all (p_held) or o.occurred_at <> all (p_held_at)))
+                     and (o.id <> all (p_held) or o.occurred_at <> all (p_held_at))
+                     order by o.available_at limit 1), false)
     from unnest(p_event_types, p_watermarks) as t(event_type, watermark)
     where not exists
       (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type);

@@ -13,7 +13,7 @@ create function core.outbox_reap(p_limit integer default 50, p_after uuid defaul
   p_grace double precision default 2) returns table (event_id uuid, event_type text, generation bigint,
   attempts integer, crashes integer, failed boolean, reaped boolean, reason text)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   c_crashes constant integer := 5;
@@ -49,9 +49,11 @@ begin
        from core.outbox o where o.status = 'in_flight' and o.deleted_at is null and o.id <> all (v_skipped)
        union all
        select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, g.due
-       from gone g join core.claim_journal j on j.worker_id = g.worker_id join core.outbox o on o.id = any (j.ids)
-       where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at
-         and o.id <> all (v_skipped)),
+       from gone g join core.claim_journal j on j.worker_id = g.worker_id cross join lateral
+         -- OFFSET and CASE leave only the primary key: planned without a backlog, others would read all of a later one
+         (select k.* from core.outbox k where k.id = any (j.ids)
+            and case when k.status = 'pending' then k.deleted_at is null else false end offset 0) o
+       where o.available_at <= j.claimed_at and o.id <> all (v_skipped)),
     together as materialized
       -- of several rows with crashes the latest ran: a process has lost the lease of one before it claims the next
       (select h.*, count(*) over w = 1 as alone,
@@ -134,8 +136,8 @@ begin
   update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
   -- the rest of an entry is settled or free again, and claims need not pass over it
   update core.claim_journal j set ids = array(select o.id from core.outbox o
-    where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at
-    and o.id <> all (v_skipped))
+    where o.id = any (j.ids) and case when o.status = 'pending' then o.deleted_at is null else false end
+      and o.available_at <= j.claimed_at and o.id <> all (v_skipped))
   from core.workers w
   where w.worker_id = j.worker_id and cardinality(j.ids) > 0
     and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id);

@@ -3,7 +3,7 @@
 -- the caller's and are not locked, which may be about to be settled. Wakes the listeners at commit. Writes core.outbox.
 create function core.outbox_release(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_custom_plan as $$
 declare
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';

@@ -206,7 +206,7 @@ create function core.generation_status(p_generation bigint default null) returns
   scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz,
   last_scheduled timestamptz, workers bigint, publishing_default boolean, paused_types text[])
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_custom_plan as $$
 #variable_conflict use_column
 begin
   return query
