@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 
 var tiny = sizes{publish: 20 * time.Millisecond, runs: [][2]int{{1, 1}, {4, 3}},
 	calls: 20 * time.Millisecond, firsts: 1, drain: 100, effects: 100,
-	latency: 100 * time.Millisecond, idle: 100 * time.Millisecond, million: 100, history: 200, failing: 10, leased: 20,
-	maxChild: 2}
+	latency: 100 * time.Millisecond, idle: 100 * time.Millisecond, million: 100, failing: 10, leased: 20,
+	backlogs: []int{10, 100}, histories: []int{0, 200}, workers: []int{1, 2}}
 
 // TestEachWorkloadRuns runs each workload once, with tiny sizes, for this project and the floor.
 func TestEachWorkloadRuns(t *testing.T) {
@@ -68,8 +68,11 @@ func TestEachWorkloadRuns(t *testing.T) {
 	if strings.Contains(string(text), "\nold\n") {
 		t.Error("the page has its old text")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "performance", "drain.svg")); err != nil {
-		t.Error(err)
+	for file, want := range map[string]string{"drain.svg": "<rect", "curve-of-backlog.svg": "<polyline",
+		"curve-of-history.svg": "delivered events"} {
+		if chart, err := os.ReadFile(filepath.Join(dir, "performance", file)); !strings.Contains(string(chart), want) {
+			t.Errorf("%s lacks %q: %v", file, want, err)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 // drain measures how fast workers settle a backlog.
 type drain struct {
 	count, keys int // keys repeat after so many events; zero: never
+	bytes       int // of padding in each event
 	effect      effect
 	hold        bool // a snapshot
 	resources   bool // report CPU, WAL and allocations too
@@ -82,11 +83,16 @@ func (w drain) run(ctx context.Context, d *database, s system) ([]metric, error)
 	return metrics, nil
 }
 
+// of measures always the same system.
+func (w drain) of(s system) runner {
+	return func(ctx context.Context, d *database, _ system) ([]metric, error) { return w.run(ctx, d, s) }
+}
+
 // fill makes the backlog. The statistics are those of the full table, except with stale.
 func (w drain) fill(ctx context.Context, d *database, s system) (err error) {
 	const chunk = 100_000
 	for done := 0; done < w.history && err == nil; done += chunk {
-		if err = s.Fill(ctx, d, min(chunk, w.history-done), chunk); err == nil {
+		if err = s.Fill(ctx, d, backlog{count: min(chunk, w.history-done), keys: chunk}); err == nil {
 			err = d.exec(ctx, historyOf[s.Info().database])
 		}
 	}
@@ -97,7 +103,7 @@ func (w drain) fill(ctx context.Context, d *database, s system) (err error) {
 		})
 	}
 	if err == nil {
-		err = s.Fill(ctx, d, w.count, w.keys)
+		err = s.Fill(ctx, d, backlog{w.count, w.keys, w.bytes})
 	}
 	if err == nil && !w.stale {
 		err = d.exec(ctx, "analyze "+s.Info().tables)

@@ -94,8 +94,8 @@ func (f floor) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (
 	}, nil
 }
 
-func (f floor) Fill(ctx context.Context, d *database, count, keys int) error {
-	return fillOutbox(ctx, d, "bench.events", count, keys)
+func (f floor) Fill(ctx context.Context, d *database, b backlog) error {
+	return fillOutbox(ctx, d, "bench.events", b, 1)
 }
 
 const (

@@ -43,11 +43,11 @@ func (gueQueue) Publisher(_ context.Context, _ *database, pool *pgxpool.Pool) (p
 	}, err
 }
 
-func (gueQueue) Fill(ctx context.Context, d *database, count, keys int) error {
+func (gueQueue) Fill(ctx context.Context, d *database, b backlog) error {
 	_, err := d.pool.Exec(ctx, `with r as materialized (`+fillRows+`)
 		insert into gue_jobs (job_id, priority, run_at, job_type, args, queue, created_at, updated_at)
 		select '01' || lpad((row_number() over (order by t))::text, 24, '0'), 0, t, 'bench',
-			convert_to(payload::text, 'UTF8'), '', t, t from r`, count, max(keys, 1))
+			convert_to(payload::text, 'UTF8'), '', t, t from r`, b.args()...)
 	return err
 }
 

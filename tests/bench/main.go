@@ -5,6 +5,7 @@
 //	go -C tests/bench run .                       # the short form, 2 to 3 minutes
 //	go -C tests/bench run . -long -out ../../docs # everything, several hours; writes docs/performance.md
 //	go -C tests/bench run . -workload drain -system spectral,river
+//	go -C tests/bench run . -workload curve -rounds 1 # the curves with fewer events, 3 minutes
 //
 // The files:
 //
@@ -75,7 +76,7 @@ func run(ctx context.Context, o options) (err error) {
 	report := newReport(ctx, b, o)
 	started := time.Now()
 	for _, w := range workloads(sizes) {
-		if w.long && !o.long || !matches(w.name, o.workload) {
+		if named := w.curve != nil && o.workload != ""; w.long && !o.long && !named || !matches(w.name, o.workload) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "%s %s\n", time.Since(started).Round(time.Second), w.name)
@@ -114,12 +115,21 @@ func (b *bench) measure(ctx context.Context, w workload, o options, report *repo
 		}
 	}
 	errs, metrics := make([]error, len(systems)), make([][]metric, len(systems))
-	for round := range o.rounds {
+	points := w.curve
+	if points == nil {
+		points = []point{{run: w.run}}
+	}
+	rounds := o.rounds
+	if w.once {
+		rounds = 1
+	}
+	for turn := range rounds * len(points) {
+		p := points[turn%len(points)]
 		var running sync.WaitGroup
 		for i, s := range systems {
 			runtime.GC()
 			running.Go(func() {
-				metrics[i], errs[i] = w.run(ctx, databases[i], s)
+				metrics[i], errs[i] = p.run(ctx, databases[i], s)
 				errs[i] = errors.Join(errs[i], databases[i].end(ctx), databases[i].empty(ctx, s))
 			})
 			if !w.together {
@@ -132,12 +142,12 @@ func (b *bench) measure(ctx context.Context, w workload, o options, report *repo
 				return fmt.Errorf("%s: %w", s.Info().name, errs[i])
 			}
 			for _, m := range metrics[i] {
+				if w.axis != "" {
+					w.x, m.name = p.x, w.axis+": "+whole(p.x)
+				}
 				report.add(w, s.Info().name, m)
-				fmt.Fprintf(os.Stderr, "  %d %s: %s %s %s\n", round+1, s.Info().name, m.name, number(m.value), m.unit)
+				fmt.Fprintf(os.Stderr, "  %d %s: %s %s %s\n", turn/len(points)+1, s.Info().name, m.name, number(m.value), m.unit)
 			}
-		}
-		if w.once {
-			break
 		}
 	}
 	return nil

@@ -203,8 +203,8 @@ func (n node) Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (p
 	}, nil
 }
 
-func (n node) Fill(ctx context.Context, d *database, count, keys int) error {
-	_, err := d.pool.Exec(ctx, "with r as materialized ("+fillRows+") "+n.fill, count, max(keys, 1))
+func (n node) Fill(ctx context.Context, d *database, b backlog) error {
+	_, err := d.pool.Exec(ctx, "with r as materialized ("+fillRows+") "+n.fill, b.args()...)
 	return err
 }
 

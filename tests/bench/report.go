@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -30,6 +31,8 @@ type report struct {
 type result struct {
 	Workload, System, Metric, Unit string
 	LowerIsBetter                  bool
+	Axis                           string `json:",omitempty"` // of a curve
+	X                              int    `json:",omitempty"`
 	Values                         []float64
 }
 
@@ -101,7 +104,8 @@ func (r *report) add(w workload, system string, m metric) {
 	r.about[w.name] = w.about
 	found := r.find(w.name, system, m.name)
 	if found == nil {
-		found = &result{Workload: w.name, System: system, Metric: m.name, Unit: m.unit, LowerIsBetter: m.lower}
+		found = &result{Workload: w.name, System: system, Metric: m.name, Unit: m.unit, LowerIsBetter: m.lower,
+			Axis: w.axis, X: w.x}
 		r.Results = append(r.Results, found)
 	}
 	found.Values = append(found.Values, m.value)
@@ -122,16 +126,21 @@ func number(v float64) string {
 	case math.IsNaN(v):
 		return "-"
 	case v >= 100:
-		text := fmt.Sprintf("%.0f", v)
-		for i := len(text) - 3; i > 0; i -= 3 {
-			text = text[:i] + "," + text[i:]
-		}
-		return text
+		return whole(int(math.RoundToEven(v)))
 	case v >= 10:
 		return fmt.Sprintf("%.1f", v)
 	default:
 		return fmt.Sprintf("%.2f", v)
 	}
+}
+
+// whole prints a number in full.
+func whole(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }
 
 // ratio names two results to divide, and what the project wants of the quotient. Without to it is a value by itself.
@@ -277,15 +286,78 @@ type bar struct {
 	Y, Text, Middle, Width, Low, High, End int
 }
 
-// svg draws the first metric of a workload.
+// curves is a line for each system through the medians of its points, with strokes from the least to the greatest
+// value.
+var curves = template.Must(template.New("curves").Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="720"
+	height="300" font-family="sans-serif" font-size="13">
+<rect width="100%" height="100%" fill="#fff"/>
+<text x="8" y="20" font-weight="bold">{{.Title}}</text>
+{{range .Grid}}<line x1="70" x2="600" y1="{{.Y}}" y2="{{.Y}}" stroke="#ddd"/>
+<text x="62" y="{{.Y}}" text-anchor="end" dominant-baseline="middle">{{.Name}}</text>
+{{end}}{{range .Ticks}}<text x="{{.X}}" y="266" text-anchor="middle">{{.Name}}</text>
+{{end}}<text x="335" y="288" text-anchor="middle">{{.Axis}}</text>
+{{range .Lines}}<polyline points="{{.Points}}" fill="none" stroke="{{.Color}}" stroke-width="2"/>
+<path d="{{.Strokes}}" stroke="{{.Color}}"/>
+<path d="{{.Dots}}" stroke="{{.Color}}" stroke-width="7" stroke-linecap="round"/>
+<text x="616" y="{{.Y}}" fill="{{.Color}}">{{.Name}}</text>
+{{end}}</svg>
+`))
+
+// mark is a line, or a number on an axis.
+type mark struct {
+	Name, Color, Points, Strokes, Dots string
+	X, Y                               int
+}
+
+// line draws a curve. Its points are equally far apart: each should be so many times the one before, and zero stands
+// where the next smaller one would.
+func (r *report) line(points []*result) ([]byte, error) {
+	var xs []int
+	var grid, ticks, lines []mark
+	top := 1.0
+	for _, p := range points {
+		xs, top = append(xs, p.X), max(top, slices.Max(p.Values))
+	}
+	unit := 4 * math.Pow(10, math.Floor(math.Log10(top))-1)
+	top = math.Ceil(top/unit) * unit
+	slices.Sort(xs)
+	xs = slices.Compact(xs)
+	up := func(v float64) int { return 246 - int(200*v/top) }
+	for v := 0.0; v <= top; v += top / 4 {
+		grid = append(grid, mark{Name: whole(int(v)), Y: up(v)})
+	}
+	for i, x := range xs {
+		ticks = append(ticks, mark{Name: whole(x), X: 90 + 490*i/max(len(xs)-1, 1)})
+	}
+	for _, p := range points {
+		i := slices.IndexFunc(lines, func(l mark) bool { return l.Name == p.System })
+		if i < 0 {
+			i = len(lines)
+			lines = append(lines, mark{Name: p.System, Color: []string{"#2f6fb3", "#9aa7b4", "#c2703d"}[i%3], Y: 50 + 20*i})
+		}
+		x, y := ticks[slices.Index(xs, p.X)].X, up(p.median())
+		lines[i].Points += fmt.Sprintf("%d,%d ", x, y)
+		lines[i].Dots += fmt.Sprintf("M%d %dh0", x, y)
+		lines[i].Strokes += fmt.Sprintf("M%d %dV%d", x, up(slices.Min(p.Values)), up(slices.Max(p.Values)))
+	}
+	var out bytes.Buffer
+	err := curves.Execute(&out, map[string]any{"Title": points[0].Workload + ": " + points[0].Unit,
+		"Axis": points[0].Axis, "Grid": grid, "Ticks": ticks, "Lines": lines})
+	return out.Bytes(), err
+}
+
+// svg draws the first metric of a workload, or its curve.
 func (r *report) svg(workload string) ([]byte, error) {
 	var all []*result
 	greatest := 0.0
 	for _, result := range r.Results {
-		if result.Workload == workload && (len(all) == 0 || result.Metric == all[0].Metric) {
+		if result.Workload == workload && (len(all) == 0 || result.Metric == all[0].Metric || result.Axis != "") {
 			all = append(all, result)
 			greatest = max(greatest, slices.Max(result.Values))
 		}
+	}
+	if all[0].Axis != "" {
+		return r.line(all)
 	}
 	scale := func(v float64) int { return int(440 * v / max(greatest, 1e-9)) }
 	bars := make([]bar, len(all))

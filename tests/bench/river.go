@@ -57,10 +57,10 @@ func (riverQueue) Publisher(_ context.Context, _ *database, pool *pgxpool.Pool) 
 	}, err
 }
 
-func (riverQueue) Fill(ctx context.Context, d *database, count, keys int) error {
+func (riverQueue) Fill(ctx context.Context, d *database, b backlog) error {
 	_, err := d.pool.Exec(ctx, `with r as materialized (`+fillRows+`)
 		insert into river_job (args, kind, max_attempts, scheduled_at, created_at)
-		select payload, 'bench', 25, t, t from r`, count, max(keys, 1))
+		select payload, 'bench', 25, t, t from r`, b.args()...)
 	return err
 }
 

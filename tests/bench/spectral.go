@@ -27,8 +27,19 @@ const generation = 1
 var discard = slog.New(slog.DiscardHandler)
 
 // contract is the event of the benchmark.
-var contract = events.Contract{Type: "worlds.bench.happened", Version: 1, Source: events.Worlds, Payload: event{},
-	ContentClass: events.Operational}
+var contract = contractOf(0)
+
+const maxTypes = 8
+
+// contractOf returns the n-th of maxTypes contracts, which differ in their types.
+func contractOf(n int) events.Contract {
+	c := events.Contract{Type: "worlds.bench.happened", Version: 1, Source: events.Worlds, Payload: event{},
+		ContentClass: events.Operational}
+	if n > 0 {
+		c.Type += fmt.Sprint("_", n)
+	}
+	return c
+}
 
 // spectral is this project as internal/app composes it, with the benchmark's consumer instead of the examples.
 type spectral struct {
@@ -36,6 +47,7 @@ type spectral struct {
 	sql      bool         // publish by SQL functions instead of from Go
 	log      *slog.Logger // nil: none
 	handlers int          // of each event; zero means one
+	types    int          // of events, each with its own consumer; zero means one
 	leased   bool
 }
 
@@ -50,7 +62,11 @@ func contracts() (*events.Contracts, error) {
 	if err != nil {
 		return nil, err
 	}
-	return events.NewContracts(append(shipped.All(), contract)...)
+	all := shipped.All()
+	for n := range maxTypes {
+		all = append(all, contractOf(n))
+	}
+	return events.NewContracts(all...)
 }
 
 func (s spectral) Prepare(ctx context.Context, d *database) error {
@@ -123,22 +139,24 @@ func publishBySQL(ctx context.Context, pool *pgxpool.Pool, batch []event) error 
 // is due, and its payload.
 const fillRows = `select (lpad(to_hex((extract(epoch from t) * 1000)::bigint), 12, '0') || '7' ||
 		lpad(to_hex(i & 4095), 3, '0') || '8' || lpad(to_hex(i), 15, '0'))::uuid as id, t,
-		jsonb_build_object('n', i, 'key', case when $2 < $1 then abs(hashint4(i)::bigint) % $2 else i end) as payload
+		jsonb_build_object('n', i, 'key', case when $2 < $1 then abs(hashint4(i)::bigint) % $2 else i end)
+			|| case when $3::int = 0 then '{}' else jsonb_build_object('padding',
+				(select left(string_agg(md5(j::text), ''), $3) from generate_series(0, $3 / 32) j)) end as payload
 	from (select i, now() - ($1 - i) * interval '10 us' as t from generate_series(0, $1 - 1) as i) as g`
 
-func (s spectral) Fill(ctx context.Context, d *database, count, keys int) error {
-	return fillOutbox(ctx, d, "core.outbox", count, keys)
+func (s spectral) Fill(ctx context.Context, d *database, b backlog) error {
+	return fillOutbox(ctx, d, "core.outbox", b, max(s.types, 1))
 }
 
-// fillOutbox adds events to core.outbox or to a copy of it, without triggers.
-func fillOutbox(ctx context.Context, d *database, table string, count, keys int) error {
+// fillOutbox adds events of so many types, in turn, to core.outbox or to a copy of it, without triggers.
+func fillOutbox(ctx context.Context, d *database, table string, b backlog, types int) error {
 	_, err := d.pool.Exec(ctx, "alter table "+table+" disable trigger all")
 	if err == nil {
 		_, err = d.pool.Exec(ctx, `with r as materialized (`+fillRows+`)
 			insert into `+table+` (id, event_type, event_version, occurred_at, source, content_class, channel, generation,
 				payload, idempotency_key, status, created_at, available_at)
-			select id, 'worlds.bench.happened', 1, t, 'worlds', 'operational', 'outbox_gen_1', 1, payload, id::text, 'pending',
-				t, t from r`, count, max(keys, 1))
+			select id, 'worlds.bench.happened' || coalesce('_' || nullif((payload ->> 'n')::int % $4, 0), ''), 1, t, 'worlds',
+				'operational', 'outbox_gen_1', 1, payload, id::text, 'pending', t, t from r`, append(b.args(), types)...)
 	}
 	if err == nil {
 		_, err = d.pool.Exec(ctx, "alter table "+table+" enable trigger all")
@@ -147,9 +165,14 @@ func fillOutbox(ctx context.Context, d *database, table string, count, keys int)
 }
 
 func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, error) {
-	subscription := s.subscription(j)
+	var subscriptions []events.Subscription
+	connections := 0
+	for n := range max(s.types, 1) {
+		subscriptions = append(subscriptions, s.subscription(n, j))
+		connections += worker.Connections(subscriptions[n])
+	}
 	log := cmp.Or(s.log, discard)
-	pool, err := openAppPool(ctx, d.worker, pgtx.PoolConnections(worker.Connections(subscription)))
+	pool, err := openAppPool(ctx, d.worker, pgtx.PoolConnections(connections))
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +195,10 @@ func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, e
 	if err != nil {
 		return nil, err
 	}
-	if err := w.Listen(ctx, subscription); err != nil {
-		return nil, err
+	for _, subscription := range subscriptions {
+		if err := w.Listen(ctx, subscription); err != nil {
+			return nil, err
+		}
 	}
 	return func() error {
 		defer pool.Close()
@@ -184,15 +209,17 @@ func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, e
 	}, w.Start(ctx)
 }
 
-// subscription has the defaults of batch size and concurrency, but for leased work, which has 100 executors.
-func (s spectral) subscription(j job) events.Subscription {
-	sub := events.Subscription{Channel: events.ChannelName(generation, ""), EventType: contract.Type}
+// subscription is to the n-th type. It has the defaults of batch size and concurrency, but for leased work, which has
+// 100 executors.
+func (s spectral) subscription(n int, j job) events.Subscription {
+	sub := events.Subscription{Channel: events.ChannelName(generation, ""), EventType: contractOf(n).Type}
 	if s.leased {
 		sub.Mode, sub.Concurrency = events.Leased, 100
 	}
-	sub.Primary = s.registration("platform.bench_1", j)
+	name := func(i int) string { return fmt.Sprintf("platform.bench_%d_%d", n, i) }
+	sub.Primary = s.registration(name(1), j)
 	for i := 2; i <= s.handlers; i++ {
-		sub.CoHandlers = append(sub.CoHandlers, s.registration(fmt.Sprintf("platform.bench_%d", i), job{effect: j.effect}))
+		sub.CoHandlers = append(sub.CoHandlers, s.registration(name(i), job{effect: j.effect}))
 	}
 	return sub
 }

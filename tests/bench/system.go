@@ -36,13 +36,19 @@ type system interface {
 	// Publisher returns a function that publishes events in one transaction on a pool of producers, for as many callers
 	// at once as the pool has connections.
 	Publisher(ctx context.Context, d *database, pool *pgxpool.Pool) (publishFunc, error)
-	// Fill adds events that are due, numbered from zero, whose keys repeat after keys, by the fastest way that there is.
-	Fill(ctx context.Context, d *database, count, keys int) error
+	// Fill adds events that are due, numbered from zero, by the fastest way that there is.
+	Fill(ctx context.Context, d *database, b backlog) error
 	// Work starts a worker.
 	Work(ctx context.Context, d *database, j job) (stop func() error, err error)
 }
 
 type publishFunc func(ctx context.Context, events []event) error
+
+// backlog is count events, whose keys repeat after keys, each with bytes of padding.
+type backlog struct{ count, keys, bytes int }
+
+// args are the arguments of fillRows.
+func (b backlog) args() []any { return []any{b.count, max(b.keys, 1), b.bytes} }
 
 // errSkipped is returned by Prepare where a system cannot run on this machine.
 var errSkipped = errors.New("skipped")

@@ -62,10 +62,10 @@ func (watermillSQL) Publisher(_ context.Context, _ *database, pool *pgxpool.Pool
 	}, nil
 }
 
-func (watermillSQL) Fill(ctx context.Context, d *database, count, keys int) error {
+func (watermillSQL) Fill(ctx context.Context, d *database, b backlog) error {
 	_, err := d.pool.Exec(ctx, `with r as materialized (`+fillRows+`)
 		insert into watermill_bench (uuid, payload, metadata, transaction_id)
-		select id::text, payload, '{}', pg_current_xact_id() from r`, count, max(keys, 1))
+		select id::text, payload, '{}', pg_current_xact_id() from r`, b.args()...)
 	return err
 }
 

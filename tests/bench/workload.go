@@ -16,15 +16,26 @@ type metric struct {
 	lower      bool // is better
 }
 
+type runner func(ctx context.Context, d *database, s system) ([]metric, error)
+
 // workload is measured on each of its systems.
 type workload struct {
 	name     string
 	about    string // a sentence for the report
-	long     bool   // only in the long form
+	long     bool   // only in the long form; a curve also if it is named
 	systems  []system
-	run      func(ctx context.Context, d *database, s system) ([]metric, error)
-	once     bool // instead of in each round
-	together bool // the systems run at once, since they only wait
+	run      runner
+	once     bool    // instead of in each round
+	together bool    // the systems run at once, since they only wait
+	curve    []point // what to run instead, by its first metric
+	axis     string  // what the points of the curve are numbers of
+	x        int     // the point that runs
+}
+
+// point of a curve.
+type point struct {
+	x   int
+	run runner
 }
 
 // sizes are what the short and the long form, and the test, differ in.
@@ -39,21 +50,25 @@ type sizes struct {
 	latency  time.Duration
 	idle     time.Duration
 	million  int // events of the large drain
-	history  int // delivered events behind
 	failing  int
 	leased   int
-	maxChild int // worker processes
+	// the points of the curves
+	backlogs  []int
+	histories []int // delivered events behind
+	workers   []int // processes; also types of events, and handlers of each
 }
 
 var (
 	short = sizes{fewPeers: true, publish: 700 * time.Millisecond, runs: [][2]int{{32, 1}, {1, 1000}},
 		calls: 500 * time.Millisecond, firsts: 5, drain: 30_000, effects: 10_000,
-		latency: 3 * time.Second, idle: 10 * time.Second}
+		latency: 3 * time.Second, idle: 10 * time.Second,
+		backlogs: []int{1000, 10_000, 100_000}, histories: []int{0, 10_000, 100_000}, workers: []int{1, 2, 4, 8}}
 	long = sizes{publish: 5 * time.Second, runs: [][2]int{{1, 1}, {1, 10}, {1, 1000}, {8, 1}, {8, 10}, {8, 1000},
 		{32, 1}, {32, 10}, {32, 1000}, {64, 1}, {64, 10}, {64, 1000}},
 		calls: 3 * time.Second, firsts: 20, drain: 100_000, effects: 100_000,
-		latency: 30 * time.Second, idle: time.Minute, million: 1_000_000, history: 10_000_000, failing: 10_000,
-		leased: 20_000, maxChild: 8}
+		latency: 30 * time.Second, idle: time.Minute, million: 1_000_000, failing: 10_000, leased: 20_000,
+		backlogs: []int{1000, 10_000, 100_000, 1_000_000}, histories: []int{0, 100_000, 1_000_000, 10_000_000},
+		workers: []int{1, 2, 4, 8}}
 )
 
 // The systems, and their variants in some workloads.
@@ -150,9 +165,6 @@ func workloads(n sizes) []workload {
 		workload{name: "drain 1 M with stale statistics", long: true, systems: []system{product},
 			run:   drain{count: n.million, stale: true}.run,
 			about: "The same when the table was last analyzed while it was empty."},
-		workload{name: "drain after history", long: true, once: true, systems: []system{product, riverQueue{}},
-			run:   drain{count: n.drain, history: n.history}.run,
-			about: fmt.Sprintf("A backlog of %d events behind %d delivered ones.", n.drain, n.history)},
 		workload{name: "drain with failures", long: true, systems: []system{product},
 			run:   drain{count: n.failing, failing: true}.run,
 			about: "Every tenth event fails twice, and is retried after up to 1 s and 2 s."},
@@ -160,17 +172,31 @@ func workloads(n sizes) []workload {
 			run:   drain{count: n.leased}.run,
 			about: "A backlog of leased events with 100 executors that do nothing."},
 	)
-	for _, handlers := range []int{1, 3, 10} {
-		all = append(all, workload{name: fmt.Sprintf("handlers: %d", handlers), long: true,
-			systems: []system{spectral{name: "spectral", handlers: handlers}}, run: drain{count: n.drain}.run,
-			about: fmt.Sprintf("A backlog of %d events, each with so many handlers without effect.", n.drain)})
+	backlog := fmt.Sprintf("a backlog of %d events without effect", n.drain)
+	return append(all,
+		curve("curve of backlog", "events", "Drains of so many events without effect.", n.backlogs,
+			func(x int) runner { return drain{count: x}.run }, product, bare, riverQueue{}),
+		curve("curve of history", "delivered events", "Drain of "+backlog+", behind so many delivered ones.", n.histories,
+			func(x int) runner { return drain{count: n.drain, history: x}.run }, product, riverQueue{}),
+		curve("curve of consumers", "types", "Drain of "+backlog+", of so many types with a consumer each.", n.workers,
+			func(x int) runner { return drain{count: n.drain}.of(spectral{types: x}) }, product),
+		curve("curve of handlers", "handlers", "Drain of "+backlog+", each with so many handlers.", n.workers,
+			func(x int) runner { return drain{count: n.drain}.of(spectral{handlers: x}) }, product),
+		curve("curve of worker processes", "processes", "Drain of "+backlog+".", n.workers,
+			func(x int) runner { return drain{count: n.drain, processes: x}.run }, product),
+		curve("curve of payload size", "bytes", "Drain of "+backlog+" with so much text in the payload; of fewer from 1 kB "+
+			"on, so that there is no more text in all.", []int{100, 1000, 10_000, 100_000},
+			func(x int) runner { return drain{count: min(n.drain, n.drain*1000/x), bytes: x}.run }, product, bare, riverQueue{}))
+}
+
+// curve returns the workload that is at(x) for each of xs, of which each should be so many times the one before.
+func curve(name, axis, about string, xs []int, at func(x int) runner, systems ...system) workload {
+	w := workload{name: name, axis: axis, about: about, systems: systems, long: true}
+	for _, x := range xs {
+		w.once = w.once || x >= 10_000_000 // which take long to make
+		w.curve = append(w.curve, point{x, at(x)})
 	}
-	for processes := 1; processes <= n.maxChild; processes *= 2 {
-		all = append(all, workload{name: fmt.Sprintf("worker processes: %d", processes), long: true,
-			systems: []system{product}, run: drain{count: n.drain, processes: processes}.run,
-			about: fmt.Sprintf("A backlog of %d events without effect.", n.drain)})
-	}
-	return all
+	return w
 }
 
 const hotRows = 500
