@@ -69,7 +69,10 @@ func planned(t *testing.T) *plans {
 		"core.outbox_fail('{9701}', '2026-01-01', now(), '', '{}')",
 		"core.outbox_lease(1, '{card}', 100, p_handlers => '{a.b,c.d}')",
 		"core.outbox_lease(3, '{card}', 100, p_handlers => '{a.b,c.d}')",
-		"core.lease_expires_in()", "core.outbox_reap()",
+		"core.lease_expires_in()", "core.outbox_reap()", "core.latency_sample()",
+		"core.outbox_isolate(1, '{card}', 10, '-infinity', false, 'settle', false)",
+		"core.outbox_isolate(3, '{card}', 10, '-infinity', false, 'settle', false)",
+		"core.outbox_give_up('{9701}', '2026-01-01', null, 'a')",
 		"core.outbox_heartbeat(" + leases + ")", "core.outbox_deliver_leased(" + leases + ")", "core.outbox_release(" +
 			leases + ")",
 		"unnest(" + leases + ") l(i, o, t), core.outbox_retry_leased(i, o, 3600, '', '{}', true, t)",
