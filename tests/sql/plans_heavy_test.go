@@ -11,14 +11,15 @@ func TestCallsReadWhatTheyAreAboutOfAgedTables(t *testing.T) {
 	d := planned(t)
 	filling := d.session(t, "superuser 2")
 	exec(t, filling, "set session_replication_role = replica; set synchronous_commit = off")
-	// two types in two generations; every 10th has its own key, every 20th is deleted
+	// two types in two generations; every 10th has its own key, every 20th of the older ones is deleted
 	exec(t, filling, `insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation,
 			payload, idempotency_key, status, attempts, occurred_at, created_at, available_at, delivered_at, deleted_at,
 			claimed_at, claim_token, lease_seconds)
 		select k.id, case when i % 4 > 0 then 'worlds.world_model_card.published' else 'platform.thing.happened' end, 1,
 			case when i % 4 > 0 then 'worlds' else 'platform' end, 'operational', 'outbox_gen_' || g, g,
 			jsonb_build_object('n', i), case when i % 10 = 0 then 'worlds:-:' || i else k.id::text end, s, 1, at, at, at,
-			case when s = 'delivered' then at end, case when s = 'delivered' and i % 20 = 0 then at + interval '90 days' end,
+			case when s = 'delivered' then at end,
+			case when s = 'delivered' and i % 20 = 0 and i < 600000 then at + interval '90 days' end,
 			case when s in ('failed', 'in_flight') then now() end, case when s = 'in_flight' then k.id end, 3600
 		from generate_series(1, 1300000) i, lateral (select now() - (1300001 - i) * interval '12 s' as at,
 			case when i > 1000000 then 'pending' when i % 10000 = 1 then 'failed' when i % 10000 = 2 then 'in_flight'
