@@ -146,6 +146,12 @@ func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, from 
 		rows.IdempotencyKeys = append(rows.IdempotencyKeys, e.IdempotencyKey)
 		rows.TraceContexts = append(rows.TraceContexts, e.TraceContext)
 	}
+	for _, values := range []*[]string{&rows.EventIds, &rows.Targets, &rows.WorkspaceIds, &rows.IdempotencyKeys,
+		&rows.TraceContexts} {
+		if !slices.ContainsFunc(*values, func(s string) bool { return s != "" }) {
+			*values = nil // null is faster than an array of nothing
+		}
+	}
 	_, err := p.queries(ctx, envelopes, from, n).PublishRows(ctx, rows)
 	return n, err
 }
