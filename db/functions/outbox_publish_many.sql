@@ -23,6 +23,9 @@ begin
         else core.event_field_fault(f.field, f.value) end as fault
     from jsonb_array_elements(p_events) with ordinality as e(event, place)
     left join jsonb_each(case jsonb_typeof(e.event) when 'object' then e.event else '{}' end) as f(field, value) on true
+    -- most events have these fields alone, which is seen in a third of the time
+    where (case jsonb_typeof(e.event) when 'object' then e.event - array['payload', 'event_type', 'source'] end = '{}'
+      and jsonb_typeof(e.event -> 'event_type') = 'string' and jsonb_typeof(e.event -> 'source') = 'string') is not true
     offset 0) as x
   where x.fault is not null limit 1;
   if v_fault = 'no object' then

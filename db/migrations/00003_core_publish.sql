@@ -117,8 +117,7 @@ create function core.publishable(p_event_id uuid, p_occurred_at timestamptz, p_p
   p_class text, p_content_class text, p_payload_fault jsonpath, p_deadline timestamptz) returns boolean
 language sql volatile as $$
   select (p_event_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff')) is not true
-    and (p_occurred_at is null or isfinite(p_occurred_at)
-      and p_occurred_at between '2000-01-01 00:00:00+00' and clock_timestamp() + interval '1 day')
+    and (p_occurred_at between '2000-01-01 00:00:00+00' and clock_timestamp() + interval '20 hours') is not false
     and jsonb_typeof(p_payload) = 'object'
     and octet_length(p_text) <= 1048576
     and (octet_length(p_text) <= 64 or octet_length(p_text) - octet_length(translate(p_text, '{[', '')) <= 64)
@@ -129,8 +128,7 @@ language sql volatile as $$
     and (p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff')) is not true
     and (octet_length(p_idempotency_key) between 1 and 512 and p_idempotency_key ~ '[!-~]') is not false
     and (p_trace_context ~ '^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$') is not false
-    and (p_available_at is null or isfinite(p_available_at)
-      and p_available_at <= clock_timestamp() + interval '366 days')
+    and (p_available_at > '-infinity' and p_available_at <= clock_timestamp() + interval '8760 hours') is not false
     and (p_class ~ '^[a-z][a-z0-9_]{0,29}$') is not false
     and (p_content_class in ('operational', 'workspace')) is not false
     and p_deadline is null
@@ -485,7 +483,7 @@ end
 $$;
 create function core.event_field_fault(p_field text, p_value jsonb) returns text language sql immutable as $$
   select case
-    when p_field = 'payload' then null
+    when p_field = 'payload' or p_field in ('event_type', 'source') and jsonb_typeof(p_value) = 'string' then null
     when p_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
       'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class')
       then 'unknown'
@@ -526,6 +524,8 @@ begin
         else core.event_field_fault(f.field, f.value) end as fault
     from jsonb_array_elements(p_events) with ordinality as e(event, place)
     left join jsonb_each(case jsonb_typeof(e.event) when 'object' then e.event else '{}' end) as f(field, value) on true
+    where (case jsonb_typeof(e.event) when 'object' then e.event - array['payload', 'event_type', 'source'] end = '{}'
+      and jsonb_typeof(e.event -> 'event_type') = 'string' and jsonb_typeof(e.event -> 'source') = 'string') is not true
     offset 0) as x
   where x.fault is not null limit 1;
   if v_fault = 'no object' then
