@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
-	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 )
 
 // spareConnections are what a pool has for polls and maintenance, besides those of the consumers.
@@ -51,9 +50,8 @@ func PoolConfig(url string, runners int, throughPooler bool) (*pgxpool.Config, e
 	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: CancelTimeout}
 	}
-	// by itself the driver sends each id of an array as text, which took a third of the client's time in a drain
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		pgxuuid.Register(conn.TypeMap())
+		registerTypes(conn.TypeMap())
 		return nil
 	}
 	if !throughPooler {
