@@ -70,9 +70,10 @@ func NewEnvelope(c Contract, payload any) (Envelope, error) {
 // Unmarshal decodes data into v as encoding/json does, but with exact names, as Postgres compares them: a name that
 // differs from a field's in case, or in a letter that folds to the same, is that of an unknown field.
 func Unmarshal(data []byte, v any, options ...jsonv2.Options) error {
-	return jsonv2.Unmarshal(data, v, jsonv1.DefaultOptionsV1(), jsonv2.MatchCaseInsensitiveNames(false),
-		jsonv2.JoinOptions(options...))
+	return jsonv2.Unmarshal(data, v, append([]jsonv2.Options{exactNames}, options...)...)
 }
+
+var exactNames = jsonv2.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv2.MatchCaseInsensitiveNames(false))
 
 // Decode reads the payload of e into a consumer's own struct, ignoring fields it does not know. Names match exactly.
 // A payload that does not fit is a [*PayloadError]: terminal, because no retry can fix it.
