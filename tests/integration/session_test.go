@@ -102,7 +102,7 @@ func sessionStateDoesNotLeakBetweenHandlers(b *bundle) {
 			l := b.startWorker(noPoll, s(b))
 			for range all {
 				if s := l.nextSettlement(); s.Outcome != dispatch.Delivered || s.Attempts != 1 {
-					sql := sessionStatements[payloadN(s.Envelope)]
+					sql := sessionStatements[payloadN(*s.Envelope)]
 					b.Errorf("%s: %s after %d attempts: %s", sql, s.Outcome, s.Attempts, s.LastError)
 				}
 			}
@@ -283,7 +283,7 @@ func nothingRunsAfterTheTransactionHasEnded(b *bundle) {
 	for _, s := range l.awaitSettled(9, 1) {
 		expected := s.Envelope.EventID == all[3].EventID && strings.Contains(s.LastError, "ended the transaction")
 		if s.Outcome == dispatch.Failed && !expected {
-			b.Errorf("event %d: %s", payloadN(s.Envelope), s.LastError)
+			b.Errorf("event %d: %s", payloadN(*s.Envelope), s.LastError)
 		}
 	}
 	l.stop()
@@ -311,7 +311,7 @@ func (l *testWorker) awaitSettled(delivered, failed int) (all []dispatch.Settlem
 		case dispatch.Retried, dispatch.Released, dispatch.Quarantined:
 		}
 		if delivered < 0 || failed < 0 {
-			l.Fatalf("event %d is %s: %s", payloadN(s.Envelope), s.Outcome, s.LastError)
+			l.Fatalf("event %d is %s: %s", payloadN(*s.Envelope), s.Outcome, s.LastError)
 		}
 	}
 	return all

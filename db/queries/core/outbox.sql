@@ -26,17 +26,15 @@ from core.outbox_barrier_poll(@channels::text[], @generation::bigint, @event_typ
 -- name: Claim :many
 -- The nil UUID stands for no workspace, the empty text for no target and no trace.
 -- Documents come as text: jsonb is parsed by the driver, and what Go cannot parse would fail the claim.
-select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_version::integer as event_version,
+select c.event_id::uuid as event_id, c.event_version::integer as event_version,
   c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
   c.content_class::text as content_class,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
-    c.available_at::timestamptz as available_at,
-  c.handler_failures::text as handler_failures, c.crashes::integer as crashes
+  c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures
 from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz,
-  @worker::uuid,
-  @crashed::boolean) as c;
+  @worker::uuid, @crashed::boolean) as c;
 
 -- name: SampleWatermark :one
 -- Year 1 stands for no time.

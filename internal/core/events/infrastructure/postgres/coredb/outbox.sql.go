@@ -14,17 +14,15 @@ import (
 )
 
 const claim = `-- name: Claim :many
-select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_version::integer as event_version,
+select c.event_id::uuid as event_id, c.event_version::integer as event_version,
   c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
   c.content_class::text as content_class,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
-    c.available_at::timestamptz as available_at,
-  c.handler_failures::text as handler_failures, c.crashes::integer as crashes
+  c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures
 from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz,
-  $5::uuid,
-  $6::boolean) as c
+  $5::uuid, $6::boolean) as c
 `
 
 type ClaimParams struct {
@@ -38,7 +36,6 @@ type ClaimParams struct {
 
 type ClaimRow struct {
 	EventID         uuid.UUID
-	EventType       string
 	EventVersion    int32
 	OccurredAt      time.Time
 	Source          string
@@ -51,7 +48,6 @@ type ClaimRow struct {
 	Attempts        int32
 	AvailableAt     time.Time
 	HandlerFailures string
-	Crashes         int32
 }
 
 // The nil UUID stands for no workspace, the empty text for no target and no trace.
@@ -74,7 +70,6 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 		var i ClaimRow
 		if err := rows.Scan(
 			&i.EventID,
-			&i.EventType,
 			&i.EventVersion,
 			&i.OccurredAt,
 			&i.Source,
@@ -87,7 +82,6 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 			&i.Attempts,
 			&i.AvailableAt,
 			&i.HandlerFailures,
-			&i.Crashes,
 		); err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -55,23 +56,27 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 	if err != nil || len(rows) == 0 {
 		return claimResult{}, err
 	}
-	c.hold(rows)
-	defer c.unhold(rows...)
 	result.rows = len(rows)
-	batch := make([]Row, 0, len(rows))
-	for _, row := range rows {
+	batch := 0 // of the rows: those that have not failed yet, moved to the front
+	for i := range rows {
+		row := &rows[i]
 		result.payload += len(row.Envelope.Payload)
-		// only rows that have not failed yet
-		if len(row.Failures) == 0 && row.Corrupt == nil && len(c.handlersOf(row.Envelope)) > 0 {
-			batch = append(batch, row)
+		if len(row.Failures) == 0 && row.Corrupt == nil && len(c.handlersOf(&row.Envelope)) > 0 {
+			if i > batch {
+				rows[batch], rows[i] = rows[i], rows[batch]
+			}
+			batch++
 		}
 	}
-	if len(batch) > 1 {
-		result.left = len(rows) - len(batch)
-		err = runBatch(ctx, t, batch, &result)
+	unhold := c.hold(rows)
+	defer unhold()
+	if batch > 1 {
+		result.left = len(rows) - batch
+		err = runBatch(ctx, t, rows[:batch], &result)
 	} else {
 		result.left = len(rows) - 1
-		if err = (&singleRun{tx: t, row: rows[0], checkDeferred: how.checkDeferred}).run(ctx, &result); err != nil {
+		single := &singleRun{tx: t, row: rows[0], unhold: unhold, checkDeferred: how.checkDeferred}
+		if err = single.run(ctx, &result); err != nil {
 			t.End()
 			if c.GiveUp(ctx, rows[0], err) {
 				return result, nil
@@ -86,19 +91,19 @@ func claimRows(ctx context.Context, t *Tx, how claim) ([]Row, error) {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
 	c := t.consumer
-	found, err := t.Queries.Claim(ctx, coredb.ClaimParams{
+	found, err := t.Queries.ClaimRows(ctx, coredb.ClaimParams{
 		Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType,
 		RowLimit:  int32(how.limit), //nolint:gosec // bounded
 		Watermark: c.Watermark.Get(), Worker: c.Journal.Worker, Crashed: how.crashed,
 	})
+	var rows []Row
+	if err == nil {
+		rows, err = readRows(found, how.limit, c.Subscription.EventType)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w %s: %w", ErrClaim, c.Subscription.EventType, err)
 	}
-	c.Claimed(len(found))
-	rows := make([]Row, len(found))
-	for i, r := range found {
-		rows[i] = NewRow(r)
-	}
+	c.Claimed(len(rows))
 	return rows, nil
 }
 
@@ -144,9 +149,9 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	t.Shared = true
 	t.writeEntry(ctx, rows)
 	keys := NewDedupKeys(len(rows) * len(c.Handlers))
-	for i, row := range rows {
-		for _, r := range c.handlersOf(row.Envelope) {
-			keys.Add(r, row, i)
+	for i := range rows {
+		for _, r := range c.handlersOf(&rows[i].Envelope) {
+			keys.Add(r.Name, &rows[i], i)
 		}
 	}
 	if err := t.ClaimKeys(ctx, keys); err != nil {
@@ -154,7 +159,7 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	}
 	started := time.Now()
 	for _, r := range c.Handlers {
-		for _, group := range byWorkspace(r, rows, func(i int) bool { return keys.Runs(r, rows[i], i) }) {
+		for _, group := range byWorkspace(r, rows, func(i int) bool { return keys.Runs(r.Name, &rows[i], i) }) {
 			if err := t.callHandler(ctx, r, group); err != nil {
 				return handlerError{err, r.Name}
 			}
@@ -171,9 +176,11 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	if err := t.Commit(committing); err != nil {
 		return err
 	}
-	for _, row := range rows {
-		for _, r := range c.handlersOf(row.Envelope) {
-			c.LogHandled(ctx, r, row, started, nil)
+	if c.Log.Enabled(ctx, slog.LevelDebug) {
+		for _, row := range rows {
+			for _, r := range c.handlersOf(&row.Envelope) {
+				c.LogHandled(ctx, r, row, started, nil)
+			}
 		}
 	}
 	return nil
@@ -183,17 +190,18 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 // of the rows, or, with an EffectKey, in the order of workspaces and keys.
 func byWorkspace(r events.Registration, rows []Row, wanted func(i int) bool) (groups [][]events.Envelope) {
 	place := make(map[uuid.NullUUID]int)
-	for n, row := range rows {
+	for n := range rows {
 		if !wanted(n) {
 			continue
 		}
-		i, ok := place[row.Envelope.WorkspaceID]
+		e := &rows[n].Envelope
+		i, ok := place[e.WorkspaceID]
 		if !ok {
 			i = len(groups)
-			place[row.Envelope.WorkspaceID] = i
+			place[e.WorkspaceID] = i
 			groups = append(groups, make([]events.Envelope, 0, len(rows)-n))
 		}
-		groups[i] = append(groups[i], row.Envelope)
+		groups[i] = append(groups[i], *e)
 	}
 	if r.EffectKey == "" {
 		return groups

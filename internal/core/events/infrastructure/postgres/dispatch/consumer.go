@@ -45,8 +45,8 @@ type Consumer struct {
 	Crashed bool // rows with crashes may be due
 	Recheck Recheck
 
-	failures map[uuid.UUID]int   // see tooOften
-	held     map[rowKey]struct{} // rows that are being handled under a row lock
+	failures map[uuid.UUID]int // see tooOften
+	held     map[*Row][]Row    // claims that are being handled under row locks, by their first row
 
 	outage    outage
 	savepoint string // of a handler: a name that handlers do not use, and one text of each process in pg_stat_statements
@@ -57,7 +57,7 @@ func NewConsumer(s events.Subscription, pool *pgxpool.Pool, j *journal.Journal, 
 	return &Consumer{
 		Subscription: s, Handlers: s.Handlers(), Pool: pool, Journal: j, Log: log.With(pgtx.LogEventType, s.EventType),
 		Stop: make(chan struct{}), failures: make(map[uuid.UUID]int),
-		held: make(map[rowKey]struct{}), savepoint: "spectral_" + hex.EncodeToString(j.Worker[:]),
+		held: make(map[*Row][]Row), savepoint: "spectral_" + hex.EncodeToString(j.Worker[:]),
 	}
 }
 
@@ -71,38 +71,28 @@ func (c *Consumer) Halt() {
 	}
 }
 
-// rowKey is the primary key of a row. An event that is published again has the same id.
-type rowKey struct {
-	id         uuid.UUID
-	occurredAt time.Time
-}
-
-func (r Row) key() rowKey { return rowKey{r.Envelope.EventID, r.Envelope.OccurredAt} }
-
 // Held returns the rows that are being handled under a row lock: polls see them as due.
 func (c *Consumer) Held() (ids []string, occurredAt []time.Time) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	for key := range c.held {
-		ids, occurredAt = append(ids, key.id.String()), append(occurredAt, key.occurredAt)
+	for _, rows := range c.held {
+		for i := range rows {
+			ids, occurredAt = append(ids, rows[i].Envelope.EventID.String()), append(occurredAt, rows[i].Envelope.OccurredAt)
+		}
 	}
 	return ids, occurredAt
 }
 
-func (c *Consumer) hold(rows []Row) {
+// hold takes the rows of a claim. Unhold is called before any of them is made pending again, whose notification may
+// come at once.
+func (c *Consumer) hold(rows []Row) (unhold func()) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	for _, row := range rows {
-		c.held[row.key()] = struct{}{}
-	}
-}
-
-// unhold is called before rows are made pending again, whose notification may come at once.
-func (c *Consumer) unhold(rows ...Row) {
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
-	for _, row := range rows {
-		delete(c.held, row.key())
+	c.held[&rows[0]] = rows
+	return func() {
+		c.Mu.Lock()
+		defer c.Mu.Unlock()
+		delete(c.held, &rows[0])
 	}
 }
 
@@ -135,14 +125,14 @@ func (c *Consumer) HandlersFor(row Row) ([]events.Registration, map[string]Failu
 		failures["outbox"] = Failure{Class: "CorruptRow", disposition: terminal, message: row.Corrupt.Error()}
 		return nil, failures
 	}
-	handlers := c.handlersOf(row.Envelope)
+	handlers := c.handlersOf(&row.Envelope)
 	if len(handlers) == 0 {
 		failures[string(row.Envelope.Target)] = Classify(events.ErrNoHandler, 0)
 	}
 	return handlers, failures
 }
 
-func (c *Consumer) handlersOf(e events.Envelope) []events.Registration {
+func (c *Consumer) handlersOf(e *events.Envelope) []events.Registration {
 	if e.Target == "" {
 		return c.Handlers
 	}
@@ -213,7 +203,7 @@ func (c *Consumer) LogPanic(ctx context.Context, r events.Registration, batch []
 // logSettlement logs what became of an event, once that is committed, for each handler that failed.
 func (c *Consumer) logSettlement(ctx context.Context, s Settlement) {
 	for name, class := range s.classes {
-		attributes := append(logEnvelope(s.Envelope),
+		attributes := append(logEnvelope(*s.Envelope),
 			pgtx.LogHandler, name, pgtx.LogErrorClass, class, pgtx.LogAttempts, s.Attempts)
 		log := c.Log.With(attributes...)
 		switch see := pgtx.ShowCommand(s.Envelope.EventID); s.Outcome {

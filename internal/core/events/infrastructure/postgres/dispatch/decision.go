@@ -219,7 +219,7 @@ func (d *Decision) count(h HandlerFailure, f Failure, policy events.RetryPolicy,
 // settlement returns what is reported of row.
 func (d *Decision) settlement(row Row) Settlement {
 	s := Settlement{
-		Envelope: row.Envelope, Outcome: Retried, Attempts: row.Attempts, LastError: d.LastError, Delay: d.Delay,
+		Envelope: &row.Envelope, Outcome: Retried, Attempts: row.Attempts, LastError: d.LastError, Delay: d.Delay,
 		classes: d.Classes, waiting: d.waiting && !d.Counted,
 	}
 	if d.Counted {

@@ -127,7 +127,7 @@ func (c *Consumer) Claimed(rows int) {
 
 func givenUp(row Row, outcome, reason string) Settlement {
 	return Settlement{
-		Envelope: row.Envelope, Outcome: Outcome(outcome), Attempts: row.Attempts, LastError: reason,
+		Envelope: &row.Envelope, Outcome: Outcome(outcome), Attempts: row.Attempts, LastError: reason,
 		classes: map[string]string{"outbox": "RowFault"},
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
@@ -23,31 +25,72 @@ type Row struct {
 	Crashes      int   // how many workers died while they held it
 }
 
-// NewRow returns the row of a claim.
-func NewRow(r coredb.ClaimRow) Row {
-	row := Row{
-		Envelope: events.Envelope{
-			EventID: r.EventID, EventType: r.EventType, EventVersion: int(r.EventVersion), OccurredAt: r.OccurredAt,
-			Source: events.Scope(r.Source), Target: events.Scope(r.Target),
-			WorkspaceID: uuid.NullUUID{UUID: r.WorkspaceID, Valid: r.WorkspaceID != uuid.Nil},
-			Payload:     json.RawMessage(r.Payload), IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
-		},
-		ContentClass: r.ContentClass, Attempts: int(r.Attempts), AvailableAt: r.AvailableAt, Crashes: int(r.Crashes),
+// readRows reads the rows of a claim, at most so many.
+func readRows(rows pgx.Rows, limit int, eventType string) ([]Row, error) {
+	all := make([]Row, 0, limit)
+	row := Row{Envelope: events.Envelope{EventType: eventType}}
+	e, failures := &row.Envelope, ""
+	_, err := pgx.ForEachRow(rows, []any{
+		(*pgxuuid.UUID)(&e.EventID), &e.EventVersion, &e.OccurredAt, (*repeated)(&e.Source), (*repeated)(&e.Target),
+		(*repeated)(&row.ContentClass), (*pgxuuid.UUID)(&e.WorkspaceID.UUID), (*[]byte)(&e.Payload), &e.IdempotencyKey,
+		&e.TraceContext, &row.Attempts, &row.AvailableAt, (*repeated)(&failures),
+	}, func() error {
+		e.WorkspaceID.Valid = e.WorkspaceID.UUID != uuid.Nil
+		row.SetFailures(failures)
+		all = append(all, row)
+		return nil
+	})
+	return all, err
+}
+
+// repeated is a text that mostly is the same as in the row before.
+type repeated string
+
+// ScanBytes implements [pgtype.BytesScanner].
+func (r *repeated) ScanBytes(text []byte) error {
+	if string(text) != string(*r) {
+		*r = repeated(text)
 	}
-	if r.HandlerFailures == "{}" { // nearly always
-		return row
+	return nil
+}
+
+// SetFailures sets the failures from the column handler_failures.
+func (r *Row) SetFailures(column string) {
+	r.Failures, r.Corrupt = nil, nil
+	if column == "{}" { // nearly always
+		return
 	}
-	if err := json.Unmarshal([]byte(r.HandlerFailures), &row.Failures); err != nil {
-		row.Failures, row.Corrupt = nil, fmt.Errorf("column handler_failures of this row: %w", err)
+	if err := json.Unmarshal([]byte(column), &r.Failures); err != nil {
+		r.Failures, r.Corrupt = nil, fmt.Errorf("column handler_failures of this row: %w", err)
 	}
-	return row
+}
+
+func idsOf(rows []Row) []uuid.UUID {
+	ids := make([]uuid.UUID, len(rows))
+	for i := range rows {
+		ids[i] = rows[i].Envelope.EventID
+	}
+	return ids
+}
+
+// timeSpan returns the times between which the rows occurred.
+func timeSpan(rows []Row) []time.Time {
+	first, last := rows[0].Envelope.OccurredAt, rows[0].Envelope.OccurredAt
+	for i := range rows {
+		if at := rows[i].Envelope.OccurredAt; at.Before(first) {
+			first = at
+		} else if at.After(last) {
+			last = at
+		}
+	}
+	return []time.Time{first, last}
 }
 
 // Keys returns the primary keys of rows and the tokens of their leases, as SQL functions take them.
 func Keys(rows []Row) (ids []uuid.UUID, occurredAts []time.Time, tokens []uuid.UUID) {
 	ids, occurredAts, tokens = make([]uuid.UUID, len(rows)), make([]time.Time, len(rows)), make([]uuid.UUID, len(rows))
-	for i, row := range rows {
-		ids[i], occurredAts[i], tokens[i] = row.Envelope.EventID, row.Envelope.OccurredAt, row.Token
+	for i := range rows {
+		ids[i], occurredAts[i], tokens[i] = rows[i].Envelope.EventID, rows[i].Envelope.OccurredAt, rows[i].Token
 	}
 	return ids, occurredAts, tokens
 }
@@ -71,14 +114,14 @@ func NewDedupKeys(room int) *DedupKeys {
 }
 
 // Add adds the key of a handler for the row at place.
-func (k *DedupKeys) Add(r events.Registration, row Row, place int) {
-	e := row.Envelope
-	key := dedupKey{r.Name, e.IdempotencyKey}
+func (k *DedupKeys) Add(handler string, row *Row, place int) {
+	e := &row.Envelope
+	key := dedupKey{handler, e.IdempotencyKey}
 	if _, duplicate := k.first[key]; duplicate {
 		return
 	}
 	k.first[key] = place
-	k.params.HandlerNames = append(k.params.HandlerNames, r.Name)
+	k.params.HandlerNames = append(k.params.HandlerNames, handler)
 	k.params.IdempotencyKeys = append(k.params.IdempotencyKeys, e.IdempotencyKey)
 	k.params.EventIds = append(k.params.EventIds, e.EventID)
 	k.params.WorkspaceIds = append(k.params.WorkspaceIds, e.WorkspaceID.UUID)
@@ -86,7 +129,7 @@ func (k *DedupKeys) Add(r events.Registration, row Row, place int) {
 }
 
 // Runs reports, once the keys are claimed, whether a handler runs for the row at place.
-func (k *DedupKeys) Runs(r events.Registration, row Row, place int) bool {
-	first, ok := k.first[dedupKey{r.Name, row.Envelope.IdempotencyKey}]
+func (k *DedupKeys) Runs(handler string, row *Row, place int) bool {
+	first, ok := k.first[dedupKey{handler, row.Envelope.IdempotencyKey}]
 	return ok && first == place
 }

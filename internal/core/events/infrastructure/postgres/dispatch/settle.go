@@ -29,7 +29,7 @@ const (
 
 // Settlement is the committed outcome of one row's dispatch.
 type Settlement struct {
-	Envelope  events.Envelope
+	Envelope  *events.Envelope
 	Outcome   Outcome
 	Attempts  int           // counted dispatches in the current cycle, this one included
 	LastError string        // Class: handler: message, a line for each handler that failed
@@ -40,16 +40,15 @@ type Settlement struct {
 }
 
 // Delivered says that t settles row as delivered.
-func (t *Tx) Delivered(row Row) {
-	t.Settled = append(t.Settled, Settlement{Envelope: row.Envelope, Outcome: Delivered, Attempts: row.Attempts + 1})
+func (t *Tx) Delivered(row *Row) {
+	t.Settled = append(t.Settled, Settlement{Envelope: &row.Envelope, Outcome: Delivered, Attempts: row.Attempts + 1})
 }
 
 // deliver settles rows as delivered.
 func deliver(ctx context.Context, t *Tx, rows []Row) error {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
-	ids, times, _ := Keys(rows)
-	settled, err := t.Queries.Deliver(ctx, coredb.DeliverParams{Ids: ids, OccurredAts: times})
+	settled, err := t.Queries.Deliver(ctx, coredb.DeliverParams{Ids: idsOf(rows), OccurredAts: timeSpan(rows)})
 	if err != nil {
 		return fmt.Errorf("%w as delivered: %w", ErrSettle, err)
 	}
@@ -57,8 +56,8 @@ func deliver(ctx context.Context, t *Tx, rows []Row) error {
 		return fmt.Errorf("%w as delivered: %d of %d rows: %w", ErrSettle, settled, len(rows), errKept)
 	}
 	t.Settled = slices.Grow(t.Settled, len(rows))
-	for _, row := range rows {
-		t.Delivered(row)
+	for i := range rows {
+		t.Delivered(&rows[i])
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 type singleRun struct {
 	tx            *Tx
 	row           Row
+	unhold        func()
 	checkDeferred bool // check deferred constraints after each handler
 }
 
@@ -182,7 +183,7 @@ func (s *singleRun) recordElsewhere(ctx context.Context, unhandled []events.Regi
 
 // record writes a decision in t, unless another worker has claimed the row since.
 func (s *singleRun) record(ctx context.Context, t *Tx, d Decision) error {
-	t.consumer.unhold(s.row)
+	s.unhold()
 	held, err := Record(ctx, t, s.row, d)
 	if err == nil && !held {
 		t.consumer.Log.WarnContext(ctx, "a failure was not recorded: another worker has claimed the event since",

@@ -111,7 +111,7 @@ func (t *Tx) SampleWatermark(ctx context.Context) error {
 // writeEntry begins to write rows into the journal. No handler is called before that is done.
 func (t *Tx) writeEntry(ctx context.Context, rows []Row) {
 	t.writing = make(chan error, 1)
-	ids, _, _ := Keys(rows)
+	ids := idsOf(rows)
 	go func() { t.writing <- t.entry.Write(ctx, ids) }()
 }
 

@@ -168,7 +168,7 @@ func (c *completer) commit(batch []*result, limit time.Duration) error {
 	keys := dispatch.NewDedupKeys(len(batch))
 	for i, r := range batch {
 		if r.lost == nil && r.handler.Name != "" {
-			keys.Add(r.handler, r.lease.row, i)
+			keys.Add(r.handler.Name, &r.lease.row, i)
 		}
 	}
 	if err := t.ClaimKeys(ctx, keys); err != nil {
@@ -241,7 +241,7 @@ func writeRows(ctx context.Context, t *dispatch.Tx, batch []*result) (err error)
 		if !held[r.lease.row.Token] {
 			r.lost = errLost
 		} else if r.delivered {
-			t.Delivered(r.lease.row)
+			t.Delivered(&r.lease.row)
 		}
 	}
 	return nil
@@ -252,7 +252,7 @@ func writeRows(ctx context.Context, t *dispatch.Tx, batch []*result) (err error)
 func complete(ctx context.Context, t *dispatch.Tx, batch []*result, keys *dispatch.DedupKeys,
 	limit time.Duration) (ran bool, err error) {
 	for i, r := range batch {
-		if r.completion == nil || !keys.Runs(r.handler, r.lease.row, i) {
+		if r.completion == nil || !keys.Runs(r.handler.Name, &r.lease.row, i) {
 			continue
 		}
 		ran = true

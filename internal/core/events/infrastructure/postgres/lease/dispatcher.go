@@ -252,7 +252,7 @@ func (d *dispatcher) releaseAll() {
 	for _, l := range all {
 		if slices.Contains(tokens, l.row.Token) {
 			released = append(released, dispatch.Settlement{
-				Envelope: l.row.Envelope, Outcome: dispatch.Released, Attempts: l.row.Attempts,
+				Envelope: &l.row.Envelope, Outcome: dispatch.Released, Attempts: l.row.Attempts,
 			})
 		}
 	}

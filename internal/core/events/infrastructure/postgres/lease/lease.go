@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
@@ -89,13 +91,16 @@ func take(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, 
 	}
 	found := make([]*lease, len(rows))
 	for i, r := range rows {
-		row := dispatch.NewRow(coredb.ClaimRow{
-			EventID: r.EventID, EventType: r.EventType, EventVersion: r.EventVersion, OccurredAt: r.OccurredAt,
-			Source: r.Source, Target: r.Target, ContentClass: r.ContentClass, WorkspaceID: r.WorkspaceID, Payload: r.Payload,
-			IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext, Attempts: r.Attempts - 1,
-			HandlerFailures: r.HandlerFailures, Crashes: r.Crashes,
-		})
-		row.Token = r.ClaimToken
+		row := dispatch.Row{
+			Envelope: events.Envelope{
+				EventID: r.EventID, EventType: r.EventType, EventVersion: int(r.EventVersion), OccurredAt: r.OccurredAt,
+				Source: events.Scope(r.Source), Target: events.Scope(r.Target),
+				WorkspaceID: uuid.NullUUID{UUID: r.WorkspaceID, Valid: r.WorkspaceID != uuid.Nil},
+				Payload:     json.RawMessage(r.Payload), IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
+			},
+			ContentClass: r.ContentClass, Attempts: int(r.Attempts) - 1, Token: r.ClaimToken, Crashes: int(r.Crashes),
+		}
+		row.SetFailures(r.HandlerFailures)
 		found[i] = &lease{row: row, handled: r.Handled, renewed: sent}
 	}
 	return found, nil

@@ -1,0 +1,4 @@
+// Package coredb has the queries of db/queries/core, as sqlc writes them.
+//
+//   - claim.go: the query of a claim, whose rows its caller reads
+package coredb
