@@ -1,7 +1,6 @@
--- core.outbox_deliver(p_ids, p_occurred_ats) settles claimed rows as delivered and counts the dispatch. The i-th id and
--- occurred_at name row i. It settles only pending rows and returns how many, for the caller to compare: where several
--- rows have an id, it settles those within the time span of the named ones, and so one more if an unnamed row with the
--- same id lies in it. Writes core.outbox.
+-- core.outbox_deliver(p_ids, p_occurred_ats) settles claimed rows as delivered and counts the dispatch. Of the times
+-- only the first and the last matter: all rows of these ids that occurred between them are settled, if they are
+-- pending. It returns how many, for the caller to compare, as an id may have more than one row. Writes core.outbox.
 create function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[]) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off set plan_cache_mode = force_generic_plan as $$
