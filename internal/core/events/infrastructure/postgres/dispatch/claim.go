@@ -3,13 +3,13 @@ package dispatch
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
@@ -186,6 +186,22 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	return nil
 }
 
+// valueOf returns the value of a top-level field of a document; nil if there is none. What is wrong with the document,
+// the handler reports.
+func valueOf(document []byte, field string) []byte {
+	d := jsontext.NewDecoder(bytes.NewBuffer(document), jsontext.AllowDuplicateNames(true))
+	start, err := d.ReadToken()
+	for err == nil && start.Kind() == '{' && d.PeekKind() == '"' {
+		name, _ := d.ReadToken()
+		if name.String() == field {
+			value, _ := d.ReadValue()
+			return value
+		}
+		err = d.SkipValue()
+	}
+	return nil
+}
+
 // byWorkspace groups the envelopes of the wanted rows by workspace. Groups, and the envelopes of each, are in the order
 // of the rows, or, with an EffectKey, in the order of workspaces and keys.
 func byWorkspace(r events.Registration, rows []Row, wanted func(i int) bool) (groups [][]events.Envelope) {
@@ -210,15 +226,13 @@ func byWorkspace(r events.Registration, rows []Row, wanted func(i int) bool) (gr
 		return bytes.Compare(a[0].WorkspaceID.UUID[:], b[0].WorkspaceID.UUID[:])
 	})
 	type keyed struct {
-		key   json.RawMessage
+		key   []byte
 		event events.Envelope
 	}
 	for _, group := range groups {
 		all := make([]keyed, len(group))
 		for i, e := range group {
-			var payload map[string]json.RawMessage
-			_ = json.Unmarshal(e.Payload, &payload) // the handler reports what is wrong with it
-			all[i] = keyed{payload[r.EffectKey], e}
+			all[i] = keyed{valueOf(e.Payload, r.EffectKey), e}
 		}
 		slices.SortStableFunc(all, func(a, b keyed) int { return bytes.Compare(a.key, b.key) })
 		for i := range all {
