@@ -162,7 +162,7 @@ var ratios = []ratio{
 	{"drain, 500 hot rows against distinct ones", "effects in batches, hot", "drain", "spectral", "effects in batches",
 		">= 0.7"},
 	{"drain with a snapshot held, against without", "drain with snapshot", "drain", "spectral", "drain", ">= 0.9"},
-	{"drain, log as by default against none", "drain with log", "drain", "spectral, default log", "spectral", ">= 0.8"},
+	{"drain, log as by default against none", "drain with log", "drain", "spectral with log", "spectral", ">= 0.8"},
 	{"first publish on a connection, ms", "first publish", "first publish", "spectral", "", "<= 10"},
 	{"statements for each event, alone", "pickup at 50/s", "statements", "spectral", "", "<= 8"},
 	{"statements for each event, in batches", "statements", "statements", "spectral", "", "<= 0.2"},

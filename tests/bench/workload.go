@@ -207,5 +207,5 @@ func logged() spectral {
 	if err != nil {
 		panic(err)
 	}
-	return spectral{name: "spectral, default log", log: app.NewLogger(file, nil, generation)}
+	return spectral{name: "spectral with log", log: app.NewLogger(file, nil, generation)}
 }
