@@ -2,7 +2,8 @@
 -- any other that unsettled events name ('unknown'). With p_generation only that one. 'closing' is draining, but being
 -- retired. due: pending, to be claimed now; scheduled: pending until later; failed: and not discarded, which need its
 -- workers no longer. workers: processes of it whose session is there. Events that are settled are not looked at, so
--- that millions of them do not matter. Reads core.deployments, core.outbox, core.live_workers, core.paused_types.
+-- that millions of them do not matter. Planned at each call: a plan for any p_generation reads the backlog of all.
+-- Reads core.deployments, core.outbox, core.live_workers, core.paused_types.
 create function core.generation_status(p_generation bigint default null) returns table (generation bigint, status text,
   registered_at timestamptz, draining_at timestamptz, closed_at timestamptz, retired_at timestamptz, due bigint,
   scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz,

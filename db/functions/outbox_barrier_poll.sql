@@ -1,6 +1,7 @@
--- core.outbox_barrier_poll(p_channels, ...) tries core.outbox_barrier on each channel, then polls (core.outbox_poll has
--- the other parameters), with a snapshot from after that. It returns whether the barrier was passed on all of them with
--- each row of the poll, and once, with nulls, if that has none. Reads what core.outbox_poll reads.
+-- core.outbox_barrier_poll(p_channels, ...) tries core.outbox_barrier on each channel, then polls; core.outbox_poll has
+-- the other parameters. The poll's snapshot is from after the barrier, because the function is volatile and called at
+-- READ COMMITTED. It returns whether the barrier was passed on all channels with each row of the poll, and once, with
+-- nulls, if that has none. Reads what core.outbox_poll reads.
 create function core.outbox_barrier_poll(p_channels text[], p_generation bigint, p_event_types text[],
   p_watermarks timestamptz[], p_held uuid[] default '{}', p_held_at timestamptz[] default '{}')
 returns table (passed boolean, event_type text, oldest_due timestamptz, next_in double precision, crashed boolean)

@@ -12,7 +12,8 @@ language plpgsql stable security definer set search_path = pg_catalog, core, pg_
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := clock_timestamp(); -- not before the snapshot
+  -- not statement_timestamp(), which is from before the barrier: what is published during that would not be due yet
+  v_now constant timestamptz := clock_timestamp();
 begin
   return query
     select t.event_type,

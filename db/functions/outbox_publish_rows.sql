@@ -68,7 +68,7 @@ begin
       e.trace_context, case when t.consumes then 'pending' else 'delivered' end, e.now, greatest(e.available_at, e.now),
       case when t.consumes then null else e.now end
     from (select u.*, u.payload::text as payload_text, v_now + u.place * interval '1 microsecond' as now
-      -- Postgres expects 1,000 rows of the series, and 10 of the arrays alone: too few for a hash join
+      -- the series is for the planner, which expects 1,000 rows of it, and 10 of the arrays: too few for a hash join
       from rows from (unnest(v_ids, p_event_ids, p_occurred_at, p_event_types, p_sources, p_payloads, p_event_versions,
         p_targets, p_workspace_ids, p_idempotency_keys, p_trace_contexts, p_available_at, p_generations, p_classes,
         p_content_classes), generate_series(1, v_count)) with ordinality as u(id, event_id, occurred_at, event_type,

@@ -1,6 +1,7 @@
 -- core.outbox_release(p_ids, p_occurred_ats, p_tokens) gives leased rows back as if they had not been leased:
 -- due at once, the attempt taken back. For a worker that stops. Returns the tokens of those that were
--- the caller's and are not locked, which may be about to be settled. Wakes the listeners at commit. Writes core.outbox.
+-- the caller's and are not locked, which may be about to be settled. Wakes the listeners at commit. Planned at
+-- each call, which is once in a stop: a plan from an empty table reads all leases for each. Writes core.outbox.
 create function core.outbox_release(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_custom_plan as $$

@@ -192,7 +192,7 @@ create table core.event_handled (
   deleted_at timestamptz null,
   constraint event_handled_pk primary key (handler_name, idempotency_key),
   constraint event_handled_handler_name_form
-    check (handler_name like '_%._%' and octet_length(handler_name) <= 128), -- a pattern takes five times as long
+    check (handler_name ~ '^[a-z][a-z0-9_]*[.][a-z][a-z0-9_]*$' and octet_length(handler_name) <= 128),
   constraint event_handled_idempotency_key_size check (octet_length(idempotency_key) between 1 and 640),
   constraint event_handled_content_class_known check (content_class in ('operational', 'workspace'))
 ) with (

@@ -49,14 +49,16 @@ func (p publishing) run(ctx context.Context, d *database, s system) ([]metric, e
 	if err != nil {
 		return nil, err
 	}
+	after, err := d.usage(ctx)
 	if p.async {
 		return []metric{{"time per call", "µs", took / float64(n) * 1e6, true}}, err
 	}
-	if p.events > 1 {
-		return []metric{{"events", "events/s", float64(n*p.events) / took, false}}, err
+	published := float64(n * p.events)
+	rate := metric{"events", "events/s", published / took, false}
+	if p.events == 1 {
+		rate.name, rate.unit = "commits", "commits/s"
 	}
-	after, err := d.usage(ctx)
-	return append([]metric{{"commits", "commits/s", float64(n) / took, false}}, after.since(before, float64(n), s)...), err
+	return append([]metric{rate}, after.since(before, published, s)...), err
 }
 
 // repeat publishes for so long on all connections, and returns the number of transactions.

@@ -171,7 +171,7 @@ func (d *database) usage(ctx context.Context) (u usage, err error) {
 	return u, err
 }
 
-// since returns what was used for each of n events of a system since before.
+// since returns what each of n events of a system used, from before to u.
 func (u usage) since(before usage, n float64, s system) []metric {
 	metrics := []metric{
 		{"client CPU", "µs", float64((u.client - before.client).Microseconds()) / n, true},

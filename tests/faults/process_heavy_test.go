@@ -214,8 +214,8 @@ func TestStatementsAreFew(t *testing.T) {
 		return int(completed.Load() - before)
 	}
 	deliver(1, "null") // which opens the connections
-	// barrier, poll, BEGIN, settings, claim, journal, SAVEPOINT, key, settling, COMMIT; its handler adds the change of the
-	// role, its write and the change back
+	// barrier with poll, BEGIN, settings, claim, journal, SAVEPOINT, key, settling, COMMIT; its handler adds the change of
+	// the role, its write and the change back
 	alone := make([]int, 9)
 	for i := range alone {
 		alone[i] = deliver(1, "null")

@@ -10,10 +10,10 @@
 // assigned in order; that a statement that waited for a row, or locks it, sees the row's current version (read
 // committed); and that an insert waits for the transaction that inserted its key. They also assume that executions
 // end, and transactions too, even if the client is frozen. Change wakeup.pml before core.outbox_notify,
-// core.outbox_barrier or the packages notify and dispatch, and lease.pml before a statement of leased mode. Not
-// modelled are the batch size, the recovery of rows of dead workers, which claims skip until then, replays, and in
-// leased mode results that keep the row (one of several handlers), batches, which roll back as a whole, and the retry
-// of a result whose reply was lost, which changes only what is reported.
+// core.outbox_barrier, core.outbox_barrier_poll or the packages notify and dispatch, and lease.pml before a statement
+// of leased mode. Not modelled are the batch size, the recovery of rows of dead workers, which claims skip until then,
+// replays, and in leased mode results that keep the row (one of several handlers), batches, which roll back as a whole,
+// and the retry of a result whose reply was lost, which changes only what is reported.
 package models_test
 
 import (

@@ -1,4 +1,4 @@
-/* The wake-up protocol of docs/decisions/0003: core.outbox_notify, core.outbox_barrier and the code
+/* The wake-up protocol of docs/decisions/0003: core.outbox_notify, core.outbox_barrier_poll and the code
  * that uses them in the packages notify and dispatch, for one channel and one event type.
  * models_test.go has the bounds, and the broken variants that must leave a row behind.
  *

@@ -88,6 +88,20 @@ func TestAWatermarkSampleIsAboveEveryEarlierTransaction(t *testing.T) {
 		line{"worker", "select core.outbox_watermark(1, '{card}', '-infinity')", "55000"})
 }
 
+// The poll sees what is published while the barrier waits, after the statement has begun.
+func TestThePollSeesWhatWasPublishedBeforeTheBarrier(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.waitsBefore(t, "core.outbox_barrier", "  begin\n    if pg_try_advisory_xact_lock")
+	d.run(t, line{"superuser", "select pg_advisory_lock(7)", ""})
+	polled := d.later(t, "worker", "select passed, oldest_due is not null from "+
+		"core.outbox_barrier_poll('{outbox_gen_1}', 1, '{{card}}', '{-infinity}')")
+	d.run(t, line{"worlds", publishInto(1), ""}, line{"superuser", "select pg_advisory_unlock(7)", "t"})
+	if answer := polled(); answer != "t t" {
+		t.Errorf("the poll answers %s", answer)
+	}
+}
+
 // Events of the last minute or so are measured: how long from due to settled, and those still waiting count as waiting.
 func TestDeliveryLatencyIsSampled(t *testing.T) {
 	t.Parallel()

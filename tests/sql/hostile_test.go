@@ -86,7 +86,8 @@ func TestHostileSearchPath(t *testing.T) {
 		{"", "pending 0"},
 		{"select core.outbox_lease(1, '{card}', p_lease => 0.000001)", "in_flight 1"},
 		{"select core.outbox_reap()", "pending 1"},
-		{"select core.outbox_poll(1, '{{card}}', '{-infinity}')", ""}, {"select core.outbox_barrier('outbox_gen_1')", ""},
+		{"select core.outbox_poll(1, '{{card}}', '{-infinity}')", ""},
+		{"select core.outbox_barrier_poll('{outbox_gen_1}', 1, '{{card}}', '{-infinity}')", ""},
 		{"select core.outbox_claim(1, '{card}', 10, '-infinity', pg_catalog.gen_random_uuid(), null)", ""},
 		{"select core.generation_announce(1)", ""},
 		{"", "pending 0"}, {"select core.outbox_deliver(array[id], array[occurred_at]) from (select event_id, occurred_at " +

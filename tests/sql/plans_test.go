@@ -50,7 +50,7 @@ func planned(t *testing.T) *plans {
 	leases := fmt.Sprintf("%s, %s, %[1]s", ids(9901), times) // the token is the id
 	each := func(value string) string { return "array_fill(" + value + ", array[100])" }
 	p := &plans{database: d, empty: d.session(t, "superuser"), calls: []string{
-		"core.outbox_poll(1, '{{card}}', '{-infinity}')",
+		"core.outbox_barrier_poll('{outbox_gen_1}', 1, '{{card}}', '{-infinity}')",
 		"core.outbox_poll(3, '{{card},platform.thing.happened}', '{-infinity,-infinity}', " + pending + ", " + times + ")",
 		"core.outbox_barrier('outbox_gen_1')",
 		"core.outbox_watermark(1, '{card}', clock_timestamp() - interval '1 h')",
@@ -65,6 +65,7 @@ func planned(t *testing.T) *plans {
 		"core.outbox_publish_rows(" + pending + ", null, " + each("'{card}'::text") + ", " + each("'worlds'::text") + ", " +
 			each("'{}'::jsonb") + ", " + each("1") + ", null, null, " + each("'k9701'::text") +
 			", null, null, null, null, null)",
+		`core.outbox_publish_many('[{"event_type": "{card}", "source": "worlds", "payload": {}}]')`,
 		"core.outbox_retry('{9701}', '2026-01-01', now(), 0, '', '{}', true)",
 		"core.outbox_fail('{9701}', '2026-01-01', now(), '', '{}')",
 		"core.outbox_lease(1, '{card}', 100, p_handlers => '{a.b,c.d}')",

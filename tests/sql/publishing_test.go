@@ -123,6 +123,12 @@ func TestPublishMany(t *testing.T) {
 	if !ok || pg.Code != "SP001" || !strings.HasPrefix(pg.Detail, "event 500 of the call: ") || d.count(t) != 0 {
 		t.Errorf("the last of many is bad: %v", err)
 	}
+	const unknown = ` || '[{"event_type": "worlds.no.%s", "source": "worlds", "payload": {}}]'`
+	_, err = conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb"+fmt.Sprintf(unknown, "b")+
+		" || $1::text::jsonb"+fmt.Sprintf(unknown, "a")+")", elements(many-1, null))
+	if pg, ok = errors.AsType[*pgconn.PgError](err); !ok || !strings.HasPrefix(pg.Detail, "event 500 of the call: ") {
+		t.Errorf("two of many are bad: %v", err)
+	}
 	if err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
 		return d.publishing(1).Publisher(tx).Publish(ctx, numbered(many)...)
 	}); err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -57,22 +56,22 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 		return claimResult{}, err
 	}
 	result.rows = len(rows)
-	batch := 0 // of the rows: those that have not failed yet, moved to the front
+	clean := 0 // how many rows have not failed yet; they are moved to the front
 	for i := range rows {
 		row := &rows[i]
 		result.payload += len(row.Envelope.Payload)
 		if len(row.Failures) == 0 && row.Corrupt == nil && len(c.handlersOf(&row.Envelope)) > 0 {
-			if i > batch {
-				rows[batch], rows[i] = rows[i], rows[batch]
+			if i > clean {
+				rows[clean], rows[i] = rows[i], rows[clean]
 			}
-			batch++
+			clean++
 		}
 	}
 	unhold := c.hold(rows)
 	defer unhold()
-	if batch > 1 {
-		result.left = len(rows) - batch
-		err = runBatch(ctx, t, rows[:batch], &result)
+	if clean > 1 {
+		result.left = len(rows) - clean
+		err = runBatch(ctx, t, rows[:clean], &result)
 	} else {
 		result.left = len(rows) - 1
 		single := &singleRun{tx: t, row: rows[0], unhold: unhold, checkDeferred: how.checkDeferred}
@@ -176,19 +175,17 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	if err := t.Commit(committing); err != nil {
 		return err
 	}
-	if c.Log.Enabled(ctx, slog.LevelDebug) {
-		for _, row := range rows {
-			for _, r := range c.handlersOf(&row.Envelope) {
-				c.LogHandled(ctx, r, row, started, nil)
-			}
+	for i := range rows {
+		for _, r := range c.handlersOf(&rows[i].Envelope) {
+			c.LogHandled(ctx, r, &rows[i], started, nil)
 		}
 	}
 	return nil
 }
 
-// valueOf returns the value of a top-level field of a document; nil if there is none. What is wrong with the document,
-// the handler reports.
-func valueOf(document []byte, field string) []byte {
+// payloadField returns the value of a top-level field of a document; nil if there is none. What is wrong with the
+// document, the handler reports.
+func payloadField(document []byte, field string) []byte {
 	d := jsontext.NewDecoder(bytes.NewBuffer(document), jsontext.AllowDuplicateNames(true))
 	start, err := d.ReadToken()
 	for err == nil && start.Kind() == '{' && d.PeekKind() == '"' {
@@ -232,7 +229,7 @@ func byWorkspace(r events.Registration, rows []Row, wanted func(i int) bool) (gr
 	for _, group := range groups {
 		all := make([]keyed, len(group))
 		for i, e := range group {
-			all[i] = keyed{valueOf(e.Payload, r.EffectKey), e}
+			all[i] = keyed{payloadField(e.Payload, r.EffectKey), e}
 		}
 		slices.SortStableFunc(all, func(a, b keyed) int { return bytes.Compare(a.key, b.key) })
 		for i := range all {

@@ -83,8 +83,8 @@ func (c *Consumer) Held() (ids []string, occurredAt []time.Time) {
 	return ids, occurredAt
 }
 
-// hold takes the rows of a claim. Unhold is called before any of them is made pending again, whose notification may
-// come at once.
+// hold records that the rows of a claim are being handled. Unhold ends that, and is called before any of them is made
+// pending again, whose notification may come at once.
 func (c *Consumer) hold(rows []Row) (unhold func()) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -176,7 +176,7 @@ func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
 }
 
 // LogHandled logs one call of a handler for a row, which began at started.
-func (c *Consumer) LogHandled(ctx context.Context, r events.Registration, row Row, started time.Time,
+func (c *Consumer) LogHandled(ctx context.Context, r events.Registration, row *Row, started time.Time,
 	failures map[string]Failure) {
 	if !c.Log.Enabled(ctx, slog.LevelDebug) {
 		return

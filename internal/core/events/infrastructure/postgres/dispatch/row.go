@@ -22,10 +22,10 @@ type Row struct {
 	Token        uuid.UUID // leased: the same
 	Failures     map[string]HandlerFailure
 	Corrupt      error // why Failures could not be read
-	Crashes      int   // how many workers died while they held it
+	Crashes      int   // leased: how many workers died while they held it
 }
 
-// readRows reads the rows of a claim, at most so many.
+// readRows reads the rows of a claim, at most limit, with the columns of the query Claim in their order.
 func readRows(rows pgx.Rows, limit int, eventType string) ([]Row, error) {
 	all := make([]Row, 0, limit)
 	row := Row{Envelope: events.Envelope{EventType: eventType}}

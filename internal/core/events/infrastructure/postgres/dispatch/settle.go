@@ -29,7 +29,7 @@ const (
 
 // Settlement is the committed outcome of one row's dispatch.
 type Settlement struct {
-	Envelope  *events.Envelope
+	Envelope  *events.Envelope // not to be changed; who keeps it keeps all rows of its claim
 	Outcome   Outcome
 	Attempts  int           // counted dispatches in the current cycle, this one included
 	LastError string        // Class: handler: message, a line for each handler that failed

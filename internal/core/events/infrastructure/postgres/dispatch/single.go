@@ -54,7 +54,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 			failures[r.Name] = t.consumer.ClassifyAndNote(ctx, err, row.Failures[r.Name].Failures)
 			unhandled = append(unhandled, r)
 		}
-		t.consumer.LogHandled(ctx, r, row, started, failures)
+		t.consumer.LogHandled(ctx, r, &row, started, failures)
 		if t.Lost() {
 			return s.recordElsewhere(ctx, handlers, failures)
 		}

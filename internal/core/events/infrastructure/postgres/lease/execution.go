@@ -57,7 +57,7 @@ func (e *execution) work(ctx context.Context) error {
 			failures[r.Name] = e.consumer.ClassifyAndNote(ctx, err, row.Failures[r.Name].Failures)
 			unhandled = append(unhandled, r)
 		}
-		e.consumer.LogHandled(ctx, r, row, time.Now().Add(-took), failures) // without the wait for the completer
+		e.consumer.LogHandled(ctx, r, &row, time.Now().Add(-took), failures) // without the wait for the completer
 	}
 	switch {
 	case len(failures) > 0 || len(unhandled) > 0:

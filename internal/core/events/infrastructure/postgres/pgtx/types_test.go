@@ -18,18 +18,23 @@ func TestArraysAreSentAsByTheDriver(t *testing.T) {
 		oid    uint32
 		format int16
 		value  any
+		direct bool // not by the driver
 	}{
-		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, []uuid.UUID{id, uuid.Nil, id}},
-		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, []uuid.UUID{}},
-		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, []uuid.UUID(nil)},
-		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, named{id}},
-		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, []string{id.String()}},
-		{pgtype.UUIDArrayOID, pgtype.TextFormatCode, []uuid.UUID{id}},
-		{pgtype.TextArrayOID, pgtype.BinaryFormatCode, []string{"", "a", "größer", `{"quoted", NULL}`}},
-		{pgtype.TextArrayOID, pgtype.BinaryFormatCode, []string{}},
-		{pgtype.TextArrayOID, pgtype.TextFormatCode, []string{"a,b"}},
-		{pgtype.TextArrayOID, pgtype.BinaryFormatCode, []uuid.UUID{id}},
+		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, []uuid.UUID{id, uuid.Nil, id}, true},
+		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, []uuid.UUID{}, true},
+		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, []uuid.UUID(nil), true},
+		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, named{id}, false},
+		{pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, []string{id.String()}, false},
+		{pgtype.UUIDArrayOID, pgtype.TextFormatCode, []uuid.UUID{id}, false},
+		{pgtype.TextArrayOID, pgtype.BinaryFormatCode, []string{"", "a", "größer", `{"quoted", NULL}`}, true},
+		{pgtype.TextArrayOID, pgtype.BinaryFormatCode, []string{}, true},
+		{pgtype.TextArrayOID, pgtype.TextFormatCode, []string{"a,b"}, false},
+		{pgtype.TextArrayOID, pgtype.BinaryFormatCode, []uuid.UUID{id}, false},
 	} {
+		_, direct := ours.PlanEncode(c.oid, c.format, c.value).(encodeArray)
+		if direct != c.direct {
+			t.Errorf("%T %v: encoded by the driver: %t", c.value, c.value, !direct)
+		}
 		want, wantErr := plain.Encode(c.oid, c.format, c.value, []byte("before"))
 		got, err := ours.Encode(c.oid, c.format, c.value, []byte("before"))
 		if !bytes.Equal(got, want) || (got == nil) != (want == nil) || (err == nil) != (wantErr == nil) {
