@@ -103,7 +103,7 @@ func floodWithNotifications(t *testing.T, withProducer bool) {
 	b := setup(t)
 	var polls atomic.Int64
 	l := b.newWorker(noPoll, subscription(effectHandler("platform.one")),
-		beforeEach("outbox_poll", func() { polls.Add(1) }))
+		beforeEach("outbox_barrier_poll", func() { polls.Add(1) }))
 	l.start()
 	if withProducer {
 		b.producerOf(happenedType)
