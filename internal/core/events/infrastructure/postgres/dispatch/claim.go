@@ -212,7 +212,10 @@ func byWorkspace(r events.Registration, rows []Row, wanted func(i int) bool) (gr
 		if !ok {
 			i = len(groups)
 			place[e.WorkspaceID] = i
-			groups = append(groups, make([]events.Envelope, 0, len(rows)-n))
+			groups = append(groups, nil)
+			if i == 0 { // most batches are of one workspace
+				groups[0] = make([]events.Envelope, 0, len(rows)-n)
+			}
 		}
 		groups[i] = append(groups[i], *e)
 	}

@@ -1,6 +1,28 @@
 package dispatch
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// A batch of many workspaces takes no more room than one of a single workspace.
+func TestGroupsTakeNoMoreRoomThanTheirEvents(t *testing.T) {
+	t.Parallel()
+	rows := make([]Row, 1000)
+	for i := range rows {
+		rows[i].Envelope.WorkspaceID = uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	}
+	room := 0
+	for _, group := range byWorkspace(events.Registration{}, rows, func(int) bool { return true }) {
+		room += cap(group)
+	}
+	if room > 2*len(rows) {
+		t.Errorf("room for %d events", room)
+	}
+}
 
 func TestPayloadField(t *testing.T) {
 	t.Parallel()
