@@ -11,7 +11,7 @@ declare
   v_passed boolean := true;
   v_channel text;
 begin
-  foreach v_channel in array p_channels loop
+  foreach v_channel in array coalesce(p_channels, '{}') loop
     v_passed := core.outbox_barrier(v_channel) and v_passed;
   end loop;
   return query

@@ -15,7 +15,7 @@ set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_m
 #variable_conflict use_column
 declare
   v_suspects constant uuid[] := coalesce(core.claim_suspects(p_worker), '{}');
-  -- Nearly always. A row that is quarantined in this moment may be claimed once more, as before.
+  -- nearly always; a row that is quarantined in this moment may still be claimed once more
   v_none_skipped constant boolean := v_suspects = '{}' and not exists (select from core.quarantined_events);
   v_size bigint;
   v_bytes bigint := 0;

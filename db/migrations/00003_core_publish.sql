@@ -483,7 +483,7 @@ end
 $$;
 create function core.event_field_fault(p_field text, p_value jsonb) returns text language sql immutable as $$
   select case
-    when p_field = 'payload' or p_field in ('event_type', 'source') and jsonb_typeof(p_value) = 'string' then null
+    when p_field = 'payload' then null
     when p_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
       'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class')
       then 'unknown'

@@ -313,7 +313,7 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels [
 		held, heldAt = held[:0], heldAt[:0]
 	}
 	rows, err := queries.Poll(ctx, coredb.PollParams{
-		Channels: append([]string{}, channels...), Generation: int64(n.config.Journal.Generation),
+		Channels: channels, Generation: int64(n.config.Journal.Generation),
 		EventTypes: n.eventTypes, Watermarks: watermarks, Held: held, HeldAt: heldAt,
 	})
 	if full {
