@@ -25,7 +25,7 @@ create function core.outbox_lease(p_generation bigint, p_event_type text, p_limi
   p_watermark timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
   event_type text, event_version integer, occurred_at timestamptz, source text, target text, content_class text,
   workspace_id uuid, payload jsonb, idempotency_key text, trace_context text, attempts integer, handler_failures jsonb,
-  crashes integer, claim_token uuid, handled text[])
+  crashes integer, claim_token uuid, handled text[], available_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -77,9 +77,10 @@ begin
         lease_seconds = p_lease, attempts = least(o.attempts, 999999999) + 1,
         lease_handler = case when cardinality(p_handlers) = 1 then p_handlers[1] end where current of v_due
     returning o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
-      o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token
+      o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token,
+      o.available_at
     into event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id,
-      payload, idempotency_key, trace_context, attempts, handler_failures, crashes, claim_token;
+      payload, idempotency_key, trace_context, attempts, handler_failures, crashes, claim_token, available_at;
     if claim_token is null then perform core.row_kept(); end if;
     handled := array(select h.handler_name from core.event_handled h
                      where h.handler_name = any (p_handlers) and h.idempotency_key = v_row.idempotency_key);

@@ -124,7 +124,7 @@ end
 $$;
 create function core.outbox_reap(p_limit integer default 50, p_after uuid default null,
   p_grace double precision default 2) returns table (event_id uuid, event_type text, generation bigint,
-  attempts integer, crashes integer, failed boolean, reaped boolean, reason text)
+  attempts integer, crashes integer, failed boolean, reaped boolean, reason text, source text, target text)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -184,6 +184,8 @@ begin
     continue when not found;
     event_id := v_row.id;
     event_type := v_row.event_type;
+    source := v_row.source;
+    target := v_row.target;
     generation := v_row.generation;
     v_restarted := coalesce(core.server_restarted(v_held.claimed_at), false);
     v_counted := not v_restarted and not v_held.alive and not v_held.stopping and not v_held.other_charged;

@@ -70,7 +70,8 @@ func TestADeprecatedTypeWarnsUntilItsDeadline(t *testing.T) {
 	must(t, publish.Register(ctx, pool, pgtest.Generation, contracts))
 
 	var log bytes.Buffer
-	must(t, producing(t, pool, contracts, slog.New(slog.NewTextHandler(&log, nil)), 3))
+	must(t, producing(t, pool, contracts, slog.New(slog.NewTextHandler(&log,
+		&slog.HandlerOptions{Level: slog.LevelWarn})), 3))
 	want := "level=WARN msg=\"a deprecated event type was published: it will be refused from its deadline " +
 		"on\" event_type=" + oldType +
 		" deadline=" + deadline.Format("2006-01-02T15:04:05.000Z") + " successor=" + newType + "\n"

@@ -55,6 +55,8 @@ type reaped struct {
 	Attempts, Crashes int
 	Failed, Reaped    bool
 	Reason            string
+	Source            string
+	Target            *string
 }
 
 func reap(t testing.TB, q querier, limit int, after *reaped) []reaped {
@@ -128,10 +130,11 @@ func TestReap(t *testing.T) {
 	)
 	shared := fmt.Sprintf(ranOut, "worlds.a", "300", worker1, others)
 	want := []reaped{
-		{key(1), cardType, 1, 3, 1, false, true, shared},
-		{key(2), "platform.a", 2, 3, 5, true, true, fmt.Sprintf(ranOut, "outbox", "0.25", worker2+" name", "crash 5 of 5")},
-		{key(7), cardType, 1, 4, 1, false, true, died},
-		{key(9), cardType, 1, 3, 1, false, true, shared},
+		{key(1), cardType, 1, 3, 1, false, true, shared, "worlds", nil},
+		{key(2), "platform.a", 2, 3, 5, true, true, fmt.Sprintf(ranOut, "outbox", "0.25", worker2+" name", "crash 5 of 5"),
+			"worlds", nil},
+		{key(7), cardType, 1, 4, 1, false, true, died, "worlds", nil},
+		{key(9), cardType, 1, 3, 1, false, true, shared, "worlds", nil},
 	}
 	if !slices.Equal(all, want) {
 		t.Fatalf("the lines are\n%+v, want\n%+v", all, want)

@@ -8,7 +8,7 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes, c.claim_token::uuid as claim_token,
-  c.handled::text[] as handled
+  c.handled::text[] as handled, c.available_at::timestamptz as available_at
 from core.outbox_lease(@generation::bigint, @event_type::text, @row_limit::integer, @lease_seconds::double precision,
   @worker::text, @handlers::text[], @watermark::timestamptz, @crashed::boolean) as c;
 
@@ -29,6 +29,7 @@ select t::uuid as token from core.outbox_release(@ids::uuid[], @occurred_ats::ti
 -- The nil UUID begins at the first row.
 select r.event_id::uuid as event_id, r.event_type::text as event_type, r.generation::bigint as generation,
   r.attempts::integer as attempts,
-  r.crashes::integer as crashes, r.failed::boolean as failed, r.reaped::boolean as reaped, r.reason::text as reason
+  r.crashes::integer as crashes, r.failed::boolean as failed, r.reaped::boolean as reaped, r.reason::text as reason,
+  coalesce(r.source, '')::text as source, coalesce(r.target, '')::text as target
 from core.outbox_reap(@row_limit::integer, nullif(@after::uuid, '00000000-0000-0000-0000-000000000000'),
   @grace_seconds::double precision) as r;

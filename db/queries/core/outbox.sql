@@ -58,7 +58,8 @@ select case
 end::boolean as held;
 
 -- name: Isolate :many
-select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason
+select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason,
+  coalesce(i.source, '')::text as source, coalesce(i.target, '')::text as target
 from core.outbox_isolate(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz,
   @crashed::boolean, @step::text, @again::boolean) as i;
 

@@ -24,3 +24,19 @@ select coalesce(core.worker_difference(@worker::uuid, @generation::bigint, @hand
 -- name: SampleLatency :one
 -- -1: another worker has just done it.
 select coalesce(core.latency_sample(), -1)::integer as sampled;
+
+-- name: Metrics :many
+-- The empty text stands for no event type and no status.
+select m.metric::text as metric, coalesce(m.event_type, '')::text as event_type,
+  coalesce(m.status, '')::text as status, m.value::double precision as value
+from core.metrics(@since::timestamptz) as m;
+
+-- name: ActAsLogin :exec
+-- Ends the role of the transaction, for what the login alone may see.
+select pg_catalog.set_config('role', 'none', true);
+
+-- name: SnapshotAge :one
+-- How many seconds ago the oldest transaction with a snapshot began, of the sessions that the login may see.
+select coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)::double precision as seconds
+from pg_catalog.pg_stat_activity a
+where a.backend_xmin is not null and a.datname = current_database() and a.pid <> pg_backend_pid();

@@ -41,6 +41,8 @@ type Sweeper struct {
 	Steps  []Step
 	Log    *slog.Logger
 	Random func() float64 // uniform in [0,1)
+	// Swept is called with the rows of each step of a sweep. Nil: nothing is called.
+	Swept func(context.Context, Count)
 }
 
 // Run runs a sweep whenever one is due, until ctx ends. While the database does not answer, it asks with growing delays
@@ -90,6 +92,9 @@ func (s *Sweeper) runOnce(ctx context.Context) error {
 	for _, c := range counts {
 		if c.Rows > 0 {
 			attributes = append(attributes, fmt.Sprintf("%s_%s", c.Subject, c.Action), c.Rows)
+			if s.Swept != nil {
+				s.Swept(ctx, c)
+			}
 		}
 	}
 	if len(attributes) > 4 {

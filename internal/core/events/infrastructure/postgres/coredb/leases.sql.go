@@ -95,7 +95,7 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes, c.claim_token::uuid as claim_token,
-  c.handled::text[] as handled
+  c.handled::text[] as handled, c.available_at::timestamptz as available_at
 from core.outbox_lease($1::bigint, $2::text, $3::integer, $4::double precision,
   $5::text, $6::text[], $7::timestamptz, $8::boolean) as c
 `
@@ -128,6 +128,7 @@ type LeaseRow struct {
 	Crashes         int32
 	ClaimToken      uuid.UUID
 	Handled         []string
+	AvailableAt     time.Time
 }
 
 // The nil UUID stands for no workspace, the empty text for no target and no trace.
@@ -167,6 +168,7 @@ func (q *Queries) Lease(ctx context.Context, arg LeaseParams) ([]LeaseRow, error
 			&i.Crashes,
 			&i.ClaimToken,
 			&i.Handled,
+			&i.AvailableAt,
 		); err != nil {
 			return nil, err
 		}
@@ -181,7 +183,8 @@ func (q *Queries) Lease(ctx context.Context, arg LeaseParams) ([]LeaseRow, error
 const reap = `-- name: Reap :many
 select r.event_id::uuid as event_id, r.event_type::text as event_type, r.generation::bigint as generation,
   r.attempts::integer as attempts,
-  r.crashes::integer as crashes, r.failed::boolean as failed, r.reaped::boolean as reaped, r.reason::text as reason
+  r.crashes::integer as crashes, r.failed::boolean as failed, r.reaped::boolean as reaped, r.reason::text as reason,
+  coalesce(r.source, '')::text as source, coalesce(r.target, '')::text as target
 from core.outbox_reap($1::integer, nullif($2::uuid, '00000000-0000-0000-0000-000000000000'),
   $3::double precision) as r
 `
@@ -201,6 +204,8 @@ type ReapRow struct {
 	Failed     bool
 	Reaped     bool
 	Reason     string
+	Source     string
+	Target     string
 }
 
 // The nil UUID begins at the first row.
@@ -222,6 +227,8 @@ func (q *Queries) Reap(ctx context.Context, arg ReapParams) ([]ReapRow, error) {
 			&i.Failed,
 			&i.Reaped,
 			&i.Reason,
+			&i.Source,
+			&i.Target,
 		); err != nil {
 			return nil, err
 		}

@@ -138,7 +138,8 @@ func (q *Queries) GiveUp(ctx context.Context, arg GiveUpParams) (string, error) 
 }
 
 const isolate = `-- name: Isolate :many
-select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason
+select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason,
+  coalesce(i.source, '')::text as source, coalesce(i.target, '')::text as target
 from core.outbox_isolate($1::bigint, $2::text, $3::integer, $4::timestamptz,
   $5::boolean, $6::text, $7::boolean) as i
 `
@@ -157,6 +158,8 @@ type IsolateRow struct {
 	EventID uuid.UUID
 	Outcome string
 	Reason  string
+	Source  string
+	Target  string
 }
 
 func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow, error) {
@@ -176,7 +179,13 @@ func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow,
 	var items []IsolateRow
 	for rows.Next() {
 		var i IsolateRow
-		if err := rows.Scan(&i.EventID, &i.Outcome, &i.Reason); err != nil {
+		if err := rows.Scan(
+			&i.EventID,
+			&i.Outcome,
+			&i.Reason,
+			&i.Source,
+			&i.Target,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -8,9 +8,59 @@ package coredb
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/google/uuid"
 )
+
+const actAsLogin = `-- name: ActAsLogin :exec
+select pg_catalog.set_config('role', 'none', true)
+`
+
+// Ends the role of the transaction, for what the login alone may see.
+func (q *Queries) ActAsLogin(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, actAsLogin)
+	return err
+}
+
+const metrics = `-- name: Metrics :many
+select m.metric::text as metric, coalesce(m.event_type, '')::text as event_type,
+  coalesce(m.status, '')::text as status, m.value::double precision as value
+from core.metrics($1::timestamptz) as m
+`
+
+type MetricsRow struct {
+	Metric    string
+	EventType string
+	Status    string
+	Value     float64
+}
+
+// The empty text stands for no event type and no status.
+func (q *Queries) Metrics(ctx context.Context, since time.Time) ([]MetricsRow, error) {
+	rows, err := q.db.Query(ctx, metrics, since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MetricsRow
+	for rows.Next() {
+		var i MetricsRow
+		if err := rows.Scan(
+			&i.Metric,
+			&i.EventType,
+			&i.Status,
+			&i.Value,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
 
 const probeWorkers = `-- name: ProbeWorkers :one
 select coalesce(least(core.workers_probe($1::uuid, $2::double precision), core.lease_expires_in()),
@@ -65,6 +115,20 @@ func (q *Queries) SampleLatency(ctx context.Context) (int32, error) {
 	var sampled int32
 	err := row.Scan(&sampled)
 	return sampled, err
+}
+
+const snapshotAge = `-- name: SnapshotAge :one
+select coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)::double precision as seconds
+from pg_catalog.pg_stat_activity a
+where a.backend_xmin is not null and a.datname = current_database() and a.pid <> pg_backend_pid()
+`
+
+// How many seconds ago the oldest transaction with a snapshot began, of the sessions that the login may see.
+func (q *Queries) SnapshotAge(ctx context.Context) (float64, error) {
+	row := q.db.QueryRow(ctx, snapshotAge)
+	var seconds float64
+	err := row.Scan(&seconds)
+	return seconds, err
 }
 
 const unregisterWorker = `-- name: UnregisterWorker :exec

@@ -102,7 +102,7 @@ func claimRows(ctx context.Context, t *Tx, how claim) ([]Row, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w %s: %w", ErrClaim, c.Subscription.EventType, err)
 	}
-	c.Claimed(len(rows))
+	c.Claimed(ctx, rows)
 	return rows, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/journal"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/telemetry"
 )
 
 // Consumer is what both modes know of one subscription. The dispatcher of its mode sets Wake and Await.
@@ -25,8 +26,10 @@ type Consumer struct {
 	Pool         *pgxpool.Pool
 	Journal      *journal.Journal
 	Log          *slog.Logger
+	Telemetry    *telemetry.Consumer
 	Watermark    Watermark
 	ForcedStop   atomic.Bool // work was cancelled by a stop
+	progress     atomic.Int64
 	// OnSettled is called after each commit for every row that it settled or made pending again, from several goroutines.
 	// It must not block. Nil: nothing is called.
 	OnSettled func(Settlement)
@@ -35,6 +38,8 @@ type Consumer struct {
 	Wake func(ctx context.Context, crashed bool)
 	// Await waits, after Halt, for the handlers that run, and gives up what could not be settled.
 	Await func()
+	// Leases returns how many leases are in flight, and is called under the lock. Nil: there are none.
+	Leases func() int
 
 	Running sync.WaitGroup // the goroutines of the consumer
 	Stop    chan struct{}  // closed by Halt
@@ -53,9 +58,12 @@ type Consumer struct {
 }
 
 // NewConsumer returns the consumer of a valid subscription.
-func NewConsumer(s events.Subscription, pool *pgxpool.Pool, j *journal.Journal, log *slog.Logger) *Consumer {
+func NewConsumer(s events.Subscription, pool *pgxpool.Pool, j *journal.Journal, log *slog.Logger,
+	t *telemetry.Telemetry) *Consumer {
 	return &Consumer{
 		Subscription: s, Handlers: s.Handlers(), Pool: pool, Journal: j, Log: log.With(pgtx.LogEventType, s.EventType),
+		Telemetry: t.Consumer(s.EventType, s.Handlers(), string(Delivered), string(Retried), string(Failed),
+			string(Released), string(Quarantined)),
 		Stop: make(chan struct{}), failures: make(map[uuid.UUID]int),
 		held: make(map[*Row][]Row), savepoint: "spectral_" + hex.EncodeToString(j.Worker[:]),
 	}
@@ -81,6 +89,16 @@ func (c *Consumer) Held() (ids []string, occurredAt []time.Time) {
 		}
 	}
 	return ids, occurredAt
+}
+
+// Progress returns a number that grows with what is claimed and settled, and at each call while rows are being handled.
+func (c *Consumer) Progress() int64 {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if len(c.held) > 0 || c.Leases != nil && c.Leases() > 0 {
+		return c.progress.Add(1)
+	}
+	return c.progress.Load()
 }
 
 // hold records that the rows of a claim are being handled. Unhold ends that, and is called before any of them is made
@@ -162,13 +180,28 @@ func (c *Consumer) TryLater(ctx context.Context, delay time.Duration, stop <-cha
 	pgtx.Pause(ctx, delay, stop)
 }
 
-// Report logs what was settled, and passes it on to OnSettled.
+// Report counts and logs what was settled, and passes it on to OnSettled.
 func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
+	c.progress.Add(int64(len(settled)))
+	for i := 0; i < len(settled); { // mostly all have one outcome
+		n := 1
+		for i+n < len(settled) && settled[i+n].Outcome == settled[i].Outcome {
+			n++
+		}
+		c.Telemetry.Settled(ctx, string(settled[i].Outcome), n)
+		i += n
+	}
 	for _, s := range settled {
 		if s.Outcome == Delivered && c.outage.succeeded() {
 			c.Log.InfoContext(ctx, "Postgres works again: events are handled")
 		}
 		c.logSettlement(ctx, s)
+		if s.Outcome == Failed || s.Outcome == Quarantined {
+			c.Telemetry.Failed(ctx, telemetry.FailedEvent{
+				EventID: s.Envelope.EventID, EventType: s.Envelope.EventType, Source: s.Envelope.Source,
+				Target: s.Envelope.Target, Classes: s.classes, LastError: s.LastError, Attempts: s.Attempts,
+			})
+		}
 		if c.OnSettled != nil {
 			c.OnSettled(s)
 		}
@@ -178,16 +211,34 @@ func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
 // LogHandled logs one call of a handler for a row, which began at started.
 func (c *Consumer) LogHandled(ctx context.Context, r events.Registration, row *Row, started time.Time,
 	failures map[string]Failure) {
-	if !c.Log.Enabled(ctx, slog.LevelDebug) {
-		return
-	}
 	result, class := "handled", ""
 	if f, ok := failures[r.Name]; ok {
 		result, class = "failed", f.Class
 	}
-	c.Log.DebugContext(ctx, "event dispatched", append(logEnvelope(row.Envelope), pgtx.LogHandler, r.Name,
-		pgtx.LogAttempts, row.Attempts+1, pgtx.LogDuration, time.Since(started).Milliseconds(),
-		pgtx.LogResult, result, pgtx.LogErrorClass, class)...)
+	e := &row.Envelope
+	if !c.Log.Enabled(ctx, slog.LevelInfo) || class == "" && !c.Telemetry.Logged(e.EventID) {
+		return
+	}
+	c.Log.LogAttrs(telemetry.Continue(ctx, e.TraceContext), slog.LevelInfo, "event dispatched",
+		slog.String(pgtx.LogEventID, e.EventID.String()), slog.String(pgtx.LogSource, string(e.Source)),
+		slog.String(pgtx.LogTarget, string(e.Target)), slog.String(pgtx.LogWorkspaceID, pgtx.WorkspaceText(e.WorkspaceID)),
+		slog.String(pgtx.LogHandler, r.Name), slog.Int(pgtx.LogAttempts, row.Attempts+1),
+		slog.Int64(pgtx.LogDuration, time.Since(started).Milliseconds()), slog.String(pgtx.LogResult, result),
+		slog.String(pgtx.LogErrorClass, class))
+}
+
+// Observe calls a handler for events, and records the call.
+func (c *Consumer) Observe(ctx context.Context, r events.Registration, batch []events.Envelope,
+	handle func(context.Context) error) (err error) {
+	ctx, end := c.Telemetry.Handle(ctx, r.Name, batch)
+	class := classPanic
+	defer func() { end(class) }()
+	err = handle(ctx)
+	class = ""
+	if err != nil {
+		class = Classify(err, 0).Class
+	}
+	return err
 }
 
 // LogPanic logs where a handler panicked. With what, which may quote a payload, is in last_error. Of a batch it names

@@ -26,6 +26,8 @@ const (
 	// raceRetries is how often a missing parent row (23503) is retried, because order is not promised, and a duplicate
 	// (23505, 23P01), because a check before the insert finds the other row the second time.
 	raceRetries = 2
+	// classPanic is the class of a handler that panicked or ended its goroutine.
+	classPanic = "PanicError"
 )
 
 // Where an error comes from decides what it means. The first three are in the chain of errors of this package's Tx.
@@ -95,7 +97,7 @@ func Classify(err error, earlier int) Failure {
 	case errors.Is(err, events.ErrNoHandler):
 		f.Class, f.disposition = "NoHandler", terminal
 	case errors.As(err, &panicked):
-		f.Class = "PanicError"
+		f.Class = classPanic
 	case errors.Is(err, errAbandoned):
 		f.Class = pgtx.ClassTimeout
 	case errors.Is(err, context.DeadlineExceeded):

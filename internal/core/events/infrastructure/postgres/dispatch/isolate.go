@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -46,7 +47,10 @@ func (c *Consumer) giveUpAll(ctx context.Context, step string, limit int, crashe
 			Watermark: c.Watermark.Get(), Crashed: crashed, Step: step, Again: again,
 		})
 		for _, row := range rows {
-			e := events.Envelope{EventID: row.EventID, EventType: c.Subscription.EventType}
+			e := events.Envelope{
+				EventID: row.EventID, EventType: c.Subscription.EventType, Source: events.Scope(row.Source),
+				Target: events.Scope(row.Target),
+			}
 			given = append(given, givenUp(Row{Envelope: e}, row.Outcome, row.Reason))
 		}
 		return err
@@ -117,9 +121,11 @@ func (c *Consumer) tooOften(id uuid.UUID, err error) bool {
 	return true
 }
 
-// Claimed records a successful claim of so many rows.
-func (c *Consumer) Claimed(rows int) {
-	c.Watermark.addClaimed(rows)
+// Claimed records a successful claim.
+func (c *Consumer) Claimed(ctx context.Context, rows []Row) {
+	c.Telemetry.Claimed(ctx, len(rows), func(i int) time.Time { return rows[i].AvailableAt })
+	c.Watermark.addClaimed(len(rows))
+	c.progress.Add(int64(len(rows)))
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	delete(c.failures, uuid.Nil)

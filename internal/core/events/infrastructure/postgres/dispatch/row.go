@@ -18,7 +18,7 @@ type Row struct {
 	Envelope     events.Envelope
 	ContentClass string
 	Attempts     int       // before this dispatch
-	AvailableAt  time.Time // row-locked: tells this dispatch of the row from any later one
+	AvailableAt  time.Time // when it was due; row-locked: tells this dispatch of the row from any later one
 	Token        uuid.UUID // leased: the same
 	Failures     map[string]HandlerFailure
 	Corrupt      error // why Failures could not be read

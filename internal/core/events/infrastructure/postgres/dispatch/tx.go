@@ -187,11 +187,15 @@ func (t *Tx) resetStatements(ctx context.Context) error {
 func (t *Tx) callHandler(ctx context.Context, r events.Registration, batch []events.Envelope) error {
 	return t.Call(ctx, r, r.CallTimeout(), batch, func(ctx context.Context, tx events.Tx) error {
 		if r.Batch != nil {
-			return r.Batch(tx).HandleBatch(ctx, batch)
+			return t.consumer.Observe(ctx, r, batch, func(ctx context.Context) error {
+				return r.Batch(tx).HandleBatch(ctx, batch)
+			})
 		}
 		handle := r.Handler(tx)
-		for _, e := range batch {
-			if err := handle(ctx, e); err != nil {
+		for i := range batch {
+			if err := t.consumer.Observe(ctx, r, batch[i:i+1], func(ctx context.Context) error {
+				return handle(ctx, batch[i])
+			}); err != nil {
 				return err
 			}
 		}

@@ -38,7 +38,7 @@ func newDispatcher(c *dispatch.Consumer) *dispatcher {
 	d := &dispatcher{
 		consumer: c, completer: newCompleter(c), leases: make(map[uuid.UUID]*lease), over: make(chan struct{}),
 	}
-	c.Wake, c.Await = d.wake, d.await
+	c.Wake, c.Await, c.Leases = d.wake, d.await, func() int { return len(d.leases) }
 	return d
 }
 

@@ -11,6 +11,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/internal/core/events/infrastructure/postgres/journal"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/telemetry"
 )
 
 // Rows with crashes have every second turn, even with one place, and a process runs one of them at a time.
@@ -60,7 +61,7 @@ func TestSettlingEndsBeforeLeasesMustBeRenewed(t *testing.T) {
 // Leased work has no transaction that could wait for a lock.
 func TestATimeoutOfLeasedWorkDoesNotMentionLocks(t *testing.T) {
 	t.Parallel()
-	e := &execution{consumer: &dispatch.Consumer{}, lease: &lease{}}
+	e := &execution{consumer: &dispatch.Consumer{Telemetry: telemetry.None.Consumer("", nil)}, lease: &lease{}}
 	r := events.Registration{Name: "platform.worker", Timeout: time.Millisecond, Executor: events.ExecutorFunc(
 		func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
 			<-ctx.Done()

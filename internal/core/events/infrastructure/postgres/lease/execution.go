@@ -111,7 +111,10 @@ func (e *execution) execute(ctx context.Context, r events.Registration) (events.
 	envelope := e.lease.row.Envelope
 	var completion events.Completion
 	err := dispatch.Call(ctx, r.CallTimeout(), func(ctx context.Context) (err error) {
-		completion, err = r.Executor.Execute(ctx, envelope)
+		err = e.consumer.Observe(ctx, r, []events.Envelope{envelope}, func(ctx context.Context) (err error) {
+			completion, err = r.Executor.Execute(ctx, envelope)
+			return err
+		})
 		if dispatch.TimedOut(ctx, err) {
 			err = fmt.Errorf("not done within its timeout of %s: %w", r.CallTimeout(), err)
 		}

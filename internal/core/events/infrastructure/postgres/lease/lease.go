@@ -63,7 +63,7 @@ func claim(ctx context.Context, c *dispatch.Consumer, limit int, crashed bool) (
 	err = t.Commit(detached)
 	switch {
 	case err == nil:
-		c.Claimed(len(found))
+		c.Claimed(ctx, rowsOf(found))
 		return found, nil
 	case pgtx.Answered(err):
 		return nil, fmt.Errorf("%w %s: %w", dispatch.ErrClaim, c.Subscription.EventType, err)
@@ -99,6 +99,7 @@ func take(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, 
 				Payload:     json.RawMessage(r.Payload), IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
 			},
 			ContentClass: r.ContentClass, Attempts: int(r.Attempts) - 1, Token: r.ClaimToken, Crashes: int(r.Crashes),
+			AvailableAt: r.AvailableAt,
 		}
 		row.SetFailures(r.HandlerFailures)
 		found[i] = &lease{row: row, handled: r.Handled, renewed: sent}

@@ -3,13 +3,16 @@ package maintenance
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/telemetry"
 )
 
 // reapPage is how many rows one transaction reaps: each is a subtransaction, and more than 64 slow down every session.
@@ -18,14 +21,15 @@ const reapPage = 50
 // Reaper makes pending again what dead workers held, and leases that ran out, of any generation. Every worker has one;
 // the database lets one at a time reap (core.outbox_reap).
 type Reaper struct {
-	pool *pgxpool.Pool
-	log  *slog.Logger
-	due  chan time.Duration // the grace of dead workers
+	pool      *pgxpool.Pool
+	log       *slog.Logger
+	telemetry *telemetry.Telemetry
+	due       chan time.Duration // the grace of dead workers
 }
 
 // NewReaper returns a reaper that has nothing to do until Expect.
-func NewReaper(pool *pgxpool.Pool, log *slog.Logger) *Reaper {
-	return &Reaper{pool: pool, log: log, due: make(chan time.Duration, 1)}
+func NewReaper(pool *pgxpool.Pool, log *slog.Logger, t *telemetry.Telemetry) *Reaper {
+	return &Reaper{pool: pool, log: log, telemetry: t, due: make(chan time.Duration, 1)}
 }
 
 // Expect says that seconds from now something is to be reaped, negative for nothing. It returns when to ask again.
@@ -79,7 +83,7 @@ func (r *Reaper) pass(ctx context.Context, grace time.Duration) (reaped int, err
 			return reaped, err
 		}
 		for _, row := range page {
-			r.logRow(ctx, row)
+			r.report(ctx, row)
 			if row.Reaped {
 				reaped++
 			}
@@ -91,8 +95,17 @@ func (r *Reaper) pass(ctx context.Context, grace time.Duration) (reaped int, err
 	}
 }
 
-// logRow logs one row.
-func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow) {
+// report logs and counts one row.
+func (r *Reaper) report(ctx context.Context, row coredb.ReapRow) {
+	if row.Reaped || row.Failed {
+		r.telemetry.Reaped(ctx, row.EventType, row.Failed)
+	}
+	if row.Failed {
+		r.telemetry.Failed(ctx, telemetry.FailedEvent{
+			EventID: row.EventID, EventType: row.EventType, Source: events.Scope(row.Source), Target: events.Scope(row.Target),
+			Classes: map[string]string{"outbox": failureClass(row.Reason)}, LastError: row.Reason, Attempts: int(row.Attempts),
+		})
+	}
 	log := r.log.With(pgtx.LogEventID, row.EventID, pgtx.LogEventType, row.EventType, pgtx.LogGeneration, row.Generation,
 		pgtx.LogAttempts, row.Attempts, pgtx.LogCrashes, row.Crashes, pgtx.LogReason, row.Reason)
 	switch {
@@ -107,4 +120,10 @@ func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow) {
 	default:
 		log.WarnContext(ctx, "event that its worker lost is pending again")
 	}
+}
+
+// failureClass returns the first word of a reason, which ends with a colon.
+func failureClass(reason string) string {
+	class, _, _ := strings.Cut(reason, ":")
+	return class
 }

@@ -41,10 +41,10 @@ func (s *Service) Stop() {
 	s.running.Wait()
 }
 
-// EveryMinute returns a service that calls duty, in a transaction of the worker role, when the worker begins to listen,
-// and then about every minute, so that not all workers do it at once. While the worker is not listening the database
+// Every returns a service that calls duty, in a transaction of the worker role, when the worker begins to listen, and
+// then about every interval, so that not all workers do it at once. While the worker is not listening the database
 // cannot be reached.
-func EveryMinute(pool *pgxpool.Pool, health *notify.Health,
+func Every(interval time.Duration, pool *pgxpool.Pool, health *notify.Health,
 	duty func(context.Context, *coredb.Queries) error) *Service {
 	return NewService(func(ctx context.Context) {
 		for ctx.Err() == nil {
@@ -53,7 +53,7 @@ func EveryMinute(pool *pgxpool.Pool, health *notify.Health,
 				// the health reports that the database cannot be reached, and the duty what it could not do
 				_ = pgtx.InTx(ctx, pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error { return duty(ctx, coredb.New(tx)) })
 			}
-			pgtx.Pause(ctx, time.Duration((0.9+0.2*rand.Float64())*float64(pgtx.LatencyInterval)), changed)
+			pgtx.Pause(ctx, time.Duration((0.9+0.2*rand.Float64())*float64(interval)), changed)
 		}
 	})
 }

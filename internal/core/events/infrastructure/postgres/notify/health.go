@@ -1,6 +1,10 @@
 package notify
 
-import "sync"
+import (
+	"slices"
+	"sync"
+	"time"
+)
 
 // State of a worker, as far as notifications are concerned.
 type State string
@@ -18,14 +22,19 @@ const (
 
 // Health is the state of a worker and the latest reason for it. Safe for concurrent use.
 type Health struct {
-	mu      sync.Mutex
-	state   State
-	reason  string
-	changed chan struct{} // closed at the next change
+	mu       sync.Mutex
+	state    State
+	reason   string
+	changed  chan struct{} // closed at the next change
+	polledAt time.Time     // when the notifier last began a poll
+	answered time.Time     // when one was last answered
+	stalled  map[string]time.Time
 }
 
 // NewHealth returns the health of a worker that is starting.
-func NewHealth() *Health { return &Health{state: Starting, changed: make(chan struct{})} }
+func NewHealth() *Health {
+	return &Health{state: Starting, changed: make(chan struct{}), polledAt: time.Now()}
+}
 
 // Now returns the state and its reason, which is empty while the worker is listening.
 func (h *Health) Now() (State, string) {
@@ -52,4 +61,38 @@ func (h *Health) Set(state State, reason string) {
 	h.state, h.reason = state, reason
 	close(h.changed)
 	h.changed = make(chan struct{})
+}
+
+// Polled returns when the notifier last began a poll, and when one was last answered.
+func (h *Health) Polled() (begun, answered time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.polledAt, h.answered
+}
+
+// Stalled returns the event types that have had due events for at least d, of which none has been claimed or settled
+// since and none is being handled.
+func (h *Health) Stalled(d time.Duration) (eventTypes []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for eventType, since := range h.stalled {
+		if time.Since(since) >= d {
+			eventTypes = append(eventTypes, eventType)
+		}
+	}
+	slices.Sort(eventTypes)
+	return eventTypes
+}
+
+func (h *Health) polling() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.polledAt = time.Now()
+}
+
+// polled takes in the answer to a poll: the types that have made no progress, and since when.
+func (h *Health) polled(stalled map[string]time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.answered, h.stalled = time.Now(), stalled
 }

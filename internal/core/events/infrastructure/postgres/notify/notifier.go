@@ -20,6 +20,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/journal"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/telemetry"
 )
 
 // fullPollShare: a poll below the watermarks is followed by none for so many times as long as it took, so that such
@@ -38,6 +39,14 @@ type Consumer struct {
 	Watermark Watermark
 	// Held returns the rows that are being handled, whose settling wakes the consumer again where that is needed.
 	Held func() (ids []string, occurredAt []time.Time)
+	// Progress returns a number that grows while the consumer claims, handles or settles.
+	Progress func() int64
+}
+
+// stall is since when a type has had due events, and how far its consumer was then.
+type stall struct {
+	since    time.Time
+	progress int64
 }
 
 // Watermark is the due time from which the claims of a consumer look.
@@ -56,9 +65,10 @@ type Config struct {
 	Journal      *journal.Journal
 	// Reap is told in how many seconds rows of dead workers, or leases, may be reaped, negative for never. It returns
 	// when to ask again.
-	Reap   func(seconds float64, grace time.Duration) time.Duration
-	Health *Health
-	Log    *slog.Logger
+	Reap      func(seconds float64, grace time.Duration) time.Duration
+	Health    *Health
+	Log       *slog.Logger
+	Telemetry *telemetry.Telemetry
 }
 
 // Notifier wakes the consumers of a process when their events are due.
@@ -74,10 +84,12 @@ type Notifier struct {
 	probeAt    time.Time // when to look for dead workers next, not before
 	poolPollAt time.Time // when to poll through the pool after a failure, not before; zero: the last poll did not fail
 	poolWait   pgtx.Backoff
+	connected  bool      // it has listened
 	lostAt     time.Time // when the LISTEN connection was lost; zero: it is open
 	wait       pgtx.Backoff
-	logged     string         // the health that was logged last
-	sending    sync.WaitGroup // self-tests
+	stalls     map[string]stall // by event type
+	logged     string           // the health that was logged last
+	sending    sync.WaitGroup   // self-tests
 }
 
 // New returns a Notifier. Run starts it.
@@ -85,6 +97,7 @@ func New(config Config) *Notifier {
 	return &Notifier{
 		config: config, eventTypes: slices.Sorted(maps.Keys(config.Consumers)),
 		// one for the process: a subscription that cannot be undone behind a pooler must not multiply
+		stalls:  make(map[string]stall),
 		testing: fmt.Sprintf("spectral_test_%08x%08x", rand.Uint32(), rand.Uint32()),
 	}
 }
@@ -98,6 +111,10 @@ func (n *Notifier) Run(ctx, work context.Context) error {
 	for ctx.Err() == nil {
 		conn, err := n.connect(ctx)
 		if err == nil {
+			if n.connected {
+				n.config.Telemetry.Reconnected(ctx)
+			}
+			n.connected = true
 			err = n.watch(ctx, conn)
 		}
 		if ctx.Err() != nil {
@@ -234,12 +251,14 @@ func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time
 // watch polls and waits in turns, on the LISTEN connection; docs/decisions/0003 says why no event is left behind. What
 // the consumers are doing makes no difference.
 func (n *Notifier) watch(ctx context.Context, l *listenConn) error {
-	notified := true // it may have been, before it listened
+	notified, scheduled := true, false // it may have been, before it listened
 	for {
 		var result found
 		var err error
 		if !notified {
-			result, err = n.pollOn(ctx, l, nil)
+			if result, err = n.pollOn(ctx, l, nil); result.due && !scheduled {
+				n.config.Telemetry.FoundSilent(ctx)
+			}
 		}
 		if err == nil && (notified || result.due) { // what a timer finds may be the rows of silent producers
 			result, err = n.pollUntilBarrier(ctx, l)
@@ -247,9 +266,14 @@ func (n *Notifier) watch(ctx context.Context, l *listenConn) error {
 		if err != nil {
 			return err
 		}
-		notified, err = n.awaitDue(ctx, l, min(result.next, n.config.PollInterval-time.Since(n.polledAt)))
+		wait := n.config.PollInterval - time.Since(n.polledAt)
+		scheduled = result.next < wait
+		notified, err = n.awaitDue(ctx, l, min(result.next, wait))
 		if err != nil {
 			return err
+		}
+		if notified {
+			n.config.Telemetry.Notified(ctx)
 		}
 	}
 }
@@ -262,6 +286,7 @@ func (n *Notifier) pollUntilBarrier(ctx context.Context, l *listenConn) (found, 
 		if result.passed || err != nil {
 			return result, err
 		}
+		n.config.Telemetry.BarrierRefused(ctx)
 		if _, err := l.await(ctx, wait); err != nil {
 			return found{}, err
 		}
@@ -297,6 +322,7 @@ func (n *Notifier) pollOn(ctx context.Context, l *listenConn, channels []string)
 func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels []string) (found, error) {
 	started := time.Now()
 	n.polledAt = started
+	n.config.Health.polling()
 	full := !started.Before(n.fullPollAt)
 	watermarks := make([]time.Time, len(n.eventTypes))
 	if !full {
@@ -323,6 +349,7 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels [
 		return found{}, err
 	}
 	result := found{next: n.config.PollInterval}
+	stalled := make(map[string]time.Time)
 	for _, row := range rows {
 		result.passed = row.Passed
 		if !row.OldestDue.IsZero() {
@@ -331,6 +358,10 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels [
 			if full {
 				consumer.Watermark.Lower(row.OldestDue)
 			}
+			if s, progress := n.stalls[row.EventType], consumer.Progress(); s.since.IsZero() || s.progress != progress {
+				n.stalls[row.EventType] = stall{started, progress}
+			}
+			stalled[row.EventType] = n.stalls[row.EventType].since
 			consumer.Wake(n.work, row.Crashed)
 		}
 		if row.NextIn >= 0 {
@@ -338,6 +369,12 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels [
 			result.next = min(result.next, pgtx.Seconds(seconds)+pgtx.RoundUp)
 		}
 	}
+	for eventType := range n.stalls {
+		if _, due := stalled[eventType]; !due {
+			delete(n.stalls, eventType)
+		}
+	}
+	n.config.Health.polled(stalled)
 	return result, nil
 }
 

@@ -80,6 +80,7 @@ const (
 	ReapPause         = time.Second                // between two passes of the reaper
 	ReapRest          = ProbeInterval              // after one that reaped nothing
 	LatencyInterval   = time.Minute                // how often delivery latency is sampled
+	MetricsInterval   = 30 * time.Second           // how often the metrics of the database are read
 	WatermarkInterval = 50 * time.Millisecond      // how often a busy consumer raises its claim watermark
 	WatermarkRest     = 5 * time.Second            // the same, if it has claimed few rows since
 

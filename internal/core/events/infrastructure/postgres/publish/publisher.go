@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/telemetry"
 )
 
 // Limits of one call of core.outbox_publish_rows. A larger Publish makes several calls in the same transaction.
@@ -29,6 +31,7 @@ type Publishing struct {
 	Contracts  *events.Contracts
 	Generation events.Generation // stamped on every event
 	Log        *slog.Logger
+	Telemetry  *telemetry.Telemetry // nil: nothing is recorded
 }
 
 // Publisher publishes in one transaction.
@@ -76,7 +79,14 @@ type scanned struct{ err error }
 func (s scanned) Scan(...any) error { return s.err }
 
 // Publish implements [events.EventPublisher].
-func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) error {
+func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) (err error) {
+	ctx, span := p.telemetry().Publish(ctx, envelopes)
+	defer func() {
+		if err != nil {
+			telemetry.Fail(span, "RefusedEvent")
+		}
+		span.End()
+	}()
 	now := time.Now()
 	if err := p.options.Validate(now); err != nil {
 		return err
@@ -111,6 +121,7 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 
 // call publishes the events from envelopes[from] on, as many as fit in one call, and returns how many.
 func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, from int, now time.Time) (int, error) {
+	trace := telemetry.Traceparent(ctx)
 	availableAt := now.AddDate(-1, 0, 0) // a time long past means now, and might be a year that SQL cannot read
 	if t := p.options.AvailableAt; t.After(availableAt) {
 		availableAt = t
@@ -122,7 +133,7 @@ func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, from 
 			EventType: e.EventType, Source: string(e.Source), EventVersion: int32(e.EventVersion),
 			Payload: slices.Clone(e.Payload), // the caller may change it before it is sent
 			Target:  string(e.Target), WorkspaceID: e.WorkspaceID, IdempotencyKey: e.IdempotencyKey,
-			TraceContext: e.TraceContext, AvailableAt: availableAt, Generation: int64(p.shared.Generation),
+			TraceContext: cmp.Or(e.TraceContext, trace), AvailableAt: availableAt, Generation: int64(p.shared.Generation),
 		})
 		return 1, err
 	}
@@ -144,7 +155,7 @@ func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, from 
 		rows.Targets = append(rows.Targets, string(e.Target))
 		rows.WorkspaceIds = append(rows.WorkspaceIds, pgtx.WorkspaceText(e.WorkspaceID))
 		rows.IdempotencyKeys = append(rows.IdempotencyKeys, e.IdempotencyKey)
-		rows.TraceContexts = append(rows.TraceContexts, e.TraceContext)
+		rows.TraceContexts = append(rows.TraceContexts, cmp.Or(e.TraceContext, trace))
 	}
 	for _, values := range []*[]string{&rows.EventIds, &rows.Targets, &rows.WorkspaceIds, &rows.IdempotencyKeys,
 		&rows.TraceContexts} {
@@ -168,6 +179,7 @@ func (p *Publisher) queries(ctx context.Context, envelopes []events.Envelope, fr
 		if err := row.Scan(into); err != nil {
 			return placed(fmt.Errorf("publish: %w", err), from, n, envelopes)
 		}
+		p.telemetry().Inserted(ctx, envelopes[from:from+n])
 		p.log(ctx, envelopes[from:], ids)
 		return nil
 	}})
@@ -182,14 +194,22 @@ func occurredAt(e events.Envelope, now time.Time) time.Time {
 
 // log logs the first of the events, which have been inserted with these ids.
 func (p *Publisher) log(ctx context.Context, envelopes []events.Envelope, ids []uuid.UUID) {
-	if !p.shared.Log.Enabled(ctx, slog.LevelDebug) {
+	if !p.shared.Log.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
 	for i, id := range ids {
-		e := envelopes[i]
-		p.shared.Log.DebugContext(ctx, "event published", pgtx.LogEventID, id, pgtx.LogEventType, e.EventType,
-			pgtx.LogSource, e.Source, pgtx.LogTarget, e.Target, pgtx.LogWorkspaceID, pgtx.WorkspaceText(e.WorkspaceID))
+		if !p.telemetry().Logged(id) {
+			continue
+		}
+		e := &envelopes[i]
+		p.shared.Log.LogAttrs(ctx, slog.LevelInfo, "event published", slog.String(pgtx.LogEventID, id.String()),
+			slog.String(pgtx.LogEventType, e.EventType), slog.String(pgtx.LogSource, string(e.Source)),
+			slog.String(pgtx.LogTarget, string(e.Target)), slog.String(pgtx.LogWorkspaceID, pgtx.WorkspaceText(e.WorkspaceID)))
 	}
+}
+
+func (p *Publisher) telemetry() *telemetry.Telemetry {
+	return cmp.Or(p.shared.Telemetry, telemetry.None)
 }
 
 // at names the event of a Publish that err is about.

@@ -23,6 +23,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/maintenance"
 	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/telemetry"
 )
 
 // Config of a Worker.
@@ -34,6 +35,7 @@ type Config struct {
 	Pool      *pgxpool.Pool
 	Contracts *events.Contracts
 	Log       *slog.Logger
+	Telemetry *telemetry.Telemetry // nil: nothing is recorded
 	// Worker identifies this process among the live ones; a new one for each start. Name is for people.
 	Worker uuid.UUID
 	Name   string
@@ -79,18 +81,21 @@ var _ events.EventListener = (*Worker)(nil)
 // New returns a worker without subscriptions.
 func New(config Config) (*Worker, error) {
 	config.PollInterval = cmp.Or(config.PollInterval, pgtx.DefaultPollInterval)
+	config.Telemetry = cmp.Or(config.Telemetry, telemetry.None)
 	j, err := journal.Open(config.Pool, config.Worker, config.Generation, config.Name)
 	if err != nil {
 		return nil, err
 	}
-	health, reaper := notify.NewHealth(), maintenance.NewReaper(config.Pool, config.Log)
+	health, reaper := notify.NewHealth(), maintenance.NewReaper(config.Pool, config.Log, config.Telemetry)
 	return &Worker{
 		config: config, health: health, journal: j, reaper: reaper, stopped: make(chan struct{}),
 		consumers: make(map[string]*dispatch.Consumer),
 		maintenance: append([]*maintenance.Service{
 			maintenance.NewService(reaper.Run),
-			maintenance.EveryMinute(config.Pool, health, maintenance.SampleLatency(config.Log)),
-			maintenance.EveryMinute(config.Pool, health, maintenance.WatchGeneration(config.Generation, config.Log)),
+			maintenance.Every(pgtx.LatencyInterval, config.Pool, health, maintenance.SampleLatency(config.Log)),
+			maintenance.Every(pgtx.LatencyInterval, config.Pool, health,
+				maintenance.WatchGeneration(config.Generation, config.Log)),
+			maintenance.Every(pgtx.MetricsInterval, config.Pool, health, maintenance.ReadMetrics(config.Telemetry)),
 		}, config.Maintenance...),
 	}, nil
 }
@@ -124,7 +129,7 @@ func (w *Worker) Listen(_ context.Context, s events.Subscription) error {
 	if err := w.check(s); err != nil {
 		return fmt.Errorf("subscription to %q: %w", s.EventType, err)
 	}
-	c := dispatch.NewConsumer(s, w.config.Pool, w.journal, w.config.Log)
+	c := dispatch.NewConsumer(s, w.config.Pool, w.journal, w.config.Log, w.config.Telemetry)
 	c.OnSettled = w.config.OnSettled
 	if s.Mode == events.Leased {
 		lease.Attach(c)
@@ -201,7 +206,7 @@ func (w *Worker) newNotifier() *notify.Notifier {
 			w.woken.Store(true)
 			c.Wake(ctx, crashed)
 		}
-		consumers[eventType] = notify.Consumer{Wake: wake, Watermark: &c.Watermark, Held: c.Held}
+		consumers[eventType] = notify.Consumer{Wake: wake, Watermark: &c.Watermark, Held: c.Held, Progress: c.Progress}
 		handlers[eventType] = c.Handlers
 		channels = append(channels, c.Subscription.Channel)
 	}
@@ -210,6 +215,7 @@ func (w *Worker) newNotifier() *notify.Notifier {
 	return notify.New(notify.Config{
 		Direct: w.config.Direct, Pool: w.config.Pool, PollInterval: w.config.PollInterval, Consumers: consumers,
 		Channels: slices.Compact(channels), Journal: w.journal, Reap: w.reaper.Expect, Health: w.health, Log: w.config.Log,
+		Telemetry: w.config.Telemetry,
 	})
 }
 

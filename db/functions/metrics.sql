@@ -1,0 +1,69 @@
+-- core.metrics(p_since) returns what the metrics of workers say about the database (docs/telemetry.md), a line for each
+-- value. event_type and status are of a backlog, otherwise null. It is fast whatever core.outbox holds: of each status
+-- of a type it counts at most about 10,000 events, and of all together 20,000. A value that is not known is left out.
+-- p_since is from when on replays count. Reads core.outbox, core.quarantined_events, core.operator_actions,
+-- core.delivery_latency_hours, core.retention_policies.
+create function core.metrics(p_since timestamptz)
+returns table (metric text, event_type text, status text, value double precision)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+#variable_conflict use_column
+declare
+  v_now constant timestamptz := clock_timestamp();
+  v_window record;
+  v_types constant integer := (select count(*) from core.pending_types());
+  v_most constant integer := greatest(20000 / greatest(2 * v_types, 2), 10);
+begin
+  return query
+    with counted as materialized (
+      select t.event_type, s.status, s.count, s.oldest from core.pending_types() t cross join lateral (
+        select 'due' as status, count(*) as count, min(d.available_at) as oldest from (
+          select o.available_at from core.outbox o
+          where o.generation = t.generation and o.event_type = t.event_type and o.status = 'pending'
+            and o.deleted_at is null and o.available_at <= v_now order by o.available_at limit v_most) d
+        union all
+        select 'scheduled', count(*), null from (
+          select from core.outbox o
+          where o.generation = t.generation and o.event_type = t.event_type and o.status = 'pending'
+            and o.deleted_at is null and o.available_at > v_now order by o.available_at limit v_most) d) s
+      union all
+      select f.event_type, 'in_flight', count(*), min(f.claimed_at) from (
+        select o.event_type, o.claimed_at from core.outbox o
+        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 10000) f group by f.event_type
+      union all
+      select f.event_type, 'failed', count(*), min(f.claimed_at) from (
+        select o.event_type, o.claimed_at from core.outbox o
+        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at limit 10000) f group by f.event_type)
+    select 'spectral.backlog', c.event_type, c.status, sum(c.count)::double precision
+    from counted c group by c.event_type, c.status having sum(c.count) > 0
+    union all
+    select 'spectral.backlog.age', c.event_type, c.status,
+      extract(epoch from v_now - min(c.oldest))::double precision
+    from counted c where isfinite(c.oldest) group by c.event_type, c.status;
+  v_window := core.retention_window('outbox_row');
+  return query
+    select s.metric, null, null, s.value::double precision from (values
+      ('spectral.events.quarantined', (select count(*) from core.quarantined_events)),
+      ('spectral.events.expiring', (select r.failed_expiring from core.retention_status() r)),
+      ('spectral.leases.overdue', (select count(*) from (select o.claimed_at, o.lease_seconds from core.outbox o
+        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 10000) f
+        where f.claimed_at < v_now - make_interval(secs => f.lease_seconds + 60))),
+      ('spectral.events.replayed', (select coalesce(sum(cardinality(a.event_ids)), 0) from core.operator_actions a
+        where a.action = 'replay' and a.acted_at >= p_since)),
+      -- the oldest by their ids
+      ('spectral.rows.overdue', (select count(*) from (select o.* from core.outbox o order by o.id limit 2000) o
+        where o.id < core.uuid_v7_floor(v_window.expired - interval '1 day') and core.outbox_expired(o.status,
+          o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at,
+          v_window.expired - interval '1 day', v_window.grace_over - interval '1 day'))),
+      ('spectral.outbox.rows', (select sum(greatest(c.reltuples, 0)) from pg_class c
+        where c.oid = 'core.outbox'::regclass
+          or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = 'core.outbox'::regclass))),
+      ('spectral.latency.p99', (select h.p99_ms / 1000.0 from core.delivery_latency_hours h
+        order by h.hour desc limit 1)),
+      ('spectral.notification_queue.usage', pg_notification_queue_usage()),
+      ('spectral.snapshot.transactions', (pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+        - pg_snapshot_xmin(pg_current_snapshot())::text::bigint))
+      ) as s(metric, value)
+    where s.value is not null;
+end
+$$;
