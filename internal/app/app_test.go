@@ -119,14 +119,16 @@ func TestDroppedLogEntriesAreCounted(t *testing.T) {
 	for written+dropped < entries {
 		select {
 		case text := <-w.written:
-			var entry struct{ Count int }
-			if err := json.Unmarshal(text, &entry); err != nil {
-				t.Fatal(err)
+			for line := range bytes.Lines(text) {
+				var entry struct{ Count int }
+				if err := json.Unmarshal(line, &entry); err != nil {
+					t.Fatal(err)
+				}
+				if entry.Count == 0 {
+					written++
+				}
+				dropped += entry.Count
 			}
-			if entry.Count == 0 {
-				written++
-			}
-			dropped += entry.Count
 		case <-late:
 			t.Fatalf("of %d entries, %d were written and %d counted as dropped", entries, written, dropped)
 		}

@@ -12,6 +12,9 @@
 //   - repair.go: repairs functions, triggers, policies and privileges
 //   - logging.go: the log, with its canonical fields; numbers with their nouns
 //   - log_writer.go: log entries that never wait for who reads them
+//   - telemetry.go: where spans and metrics go
+//   - http.go: health and metrics over HTTP
+//   - sentry.go: reports events that became dead letters
 //
 // Subpackages: cli is the command line, doctor its checks of a database, demo what `workers demo` does, and embeddedpg
 // runs a Postgres server.

@@ -22,9 +22,10 @@ const (
 // not fit into its queue, or that the writer refuses, are dropped and counted.
 type logWriter struct {
 	to      io.Writer
-	queue   chan []byte // nil ends it
-	dropped atomic.Int64
-	torn    bool // the last entry was written in part
+	queue   chan []byte  // nil ends it
+	dropped atomic.Int64 // since the log last said so
+	total   atomic.Int64 // dropped at all
+	torn    bool         // the last entry was written in part
 	done    chan struct{}
 }
 
@@ -41,25 +42,46 @@ func (w *logWriter) Write(entry []byte) (int, error) {
 	select {
 	case w.queue <- bytes.Clone(entry):
 	default:
-		w.dropped.Add(1)
+		w.drop(1)
 	}
 	return len(entry), nil
 }
 
-// run writes the entries. Notes writes straight to the writer.
+func (w *logWriter) drop(entries int64) {
+	w.dropped.Add(entries)
+	w.total.Add(entries)
+}
+
+// maxWrite is how many bytes of waiting entries one write takes, and one entry more.
+const maxWrite = 32 << 10
+
+// run writes the entries, those that wait together. Notes writes straight to the writer.
 func (w *logWriter) run(notes *slog.Logger) {
 	defer close(w.done)
-	for entry := range w.queue {
-		if entry == nil {
+	var text []byte
+	for last := false; !last; {
+		text = text[:0]
+		if w.torn {
+			text = append(text, '\n')
+		}
+		entries := int64(0)
+		for entry := <-w.queue; ; entry = <-w.queue {
+			if last = entry == nil; last {
+				break
+			}
+			text = append(text, entry...)
+			entries++
+			if len(text) >= maxWrite || len(w.queue) == 0 {
+				break
+			}
+		}
+		if entries == 0 {
 			return
 		}
-		if w.torn {
-			entry = append([]byte("\n"), entry...)
-		}
-		n, err := w.to.Write(entry)
-		w.torn = err != nil && (n > 0 || w.torn)
+		n, err := w.to.Write(text)
+		w.torn = err != nil && (w.torn && n == 0 || n > 0 && text[n-1] != '\n')
 		if err != nil {
-			w.dropped.Add(1)
+			w.drop(entries - int64(bytes.Count(bytes.TrimPrefix(text[:n], []byte("\n")), []byte("\n"))))
 		} else if dropped := w.dropped.Swap(0); dropped > 0 {
 			notes.WarnContext(context.Background(), "log entries were dropped: what reads the log stood still or refused them",
 				logCount, dropped)

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
@@ -23,6 +26,10 @@ const (
 	EnvPostgresBin = "SPECTRAL_POSTGRES_BIN"
 	// EnvBriefingsDir is the folder for agents' briefings.
 	EnvBriefingsDir = "SPECTRAL_BRIEFINGS_DIR"
+	// EnvHTTPAddr is where health and metrics are served: host:port, or off.
+	EnvHTTPAddr = "SPECTRAL_HTTP_ADDR"
+	// EnvSentryDSN is the project that failed events are reported to.
+	EnvSentryDSN = "SENTRY_DSN"
 )
 
 // Settings of a worker.
@@ -38,7 +45,18 @@ type Settings struct {
 	Classes []string
 	// BriefingsDir is the absolute path of a private folder.
 	BriefingsDir string
+	// HTTPAddr is where health and metrics are served; empty means the default, a free port if that is taken.
+	HTTPAddr string
+	// SentryDSN is where failed events are reported; empty means nowhere.
+	SentryDSN string
+	// LogShare is the share of the events, from 0 to 1, whose publishing and handling is logged.
+	LogShare float64
+	// Spans receives every span as it ends, besides what OTEL_* says. It may be nil.
+	Spans sdktrace.SpanExporter
 }
+
+// HTTPOff is the HTTPAddr for no HTTP server.
+const HTTPOff = "off"
 
 // SettingsError is a missing or malformed setting. Its text says what to set.
 type SettingsError struct{ error }
@@ -53,8 +71,8 @@ func settingsError(format string, args ...any) error {
 // ReadSettings reads the environment for a worker of these classes, without the URLs for an embedded server. No classes
 // means all. The error joins a [*SettingsError] for every problem.
 func ReadSettings(getenv func(string) string, embedded bool, classes []string) (s Settings, err error) {
-	s.Classes = classes
-	var noURL, noPool, noGeneration, noFolder error
+	s.Classes, s.LogShare, s.SentryDSN = classes, 1, getenv(EnvSentryDSN)
+	var noURL, noPool, noGeneration, noFolder, noAddress error
 	if !embedded {
 		s.DatabaseURL, noURL = ReadDatabaseURL(getenv)
 		if s.PoolURL = cmp.Or(getenv(EnvPoolURL), s.DatabaseURL); s.PoolURL != s.DatabaseURL {
@@ -63,7 +81,13 @@ func ReadSettings(getenv func(string) string, embedded bool, classes []string) (
 	}
 	s.Generation, noGeneration = ReadGeneration(getenv)
 	s.BriefingsDir, noFolder = ReadBriefingsDir(getenv)
-	return s, errors.Join(noURL, noPool, noGeneration, noFolder)
+	if s.HTTPAddr = getenv(EnvHTTPAddr); s.HTTPAddr != "" && s.HTTPAddr != HTTPOff {
+		if _, port, err := net.SplitHostPort(s.HTTPAddr); err != nil || port == "" {
+			noAddress = settingsError("%s: %.200q is not an address: set it to host:port, like 127.0.0.1:8017, or to %s",
+				EnvHTTPAddr, s.HTTPAddr, HTTPOff)
+		}
+	}
+	return s, errors.Join(noURL, noPool, noGeneration, noFolder, noAddress)
 }
 
 // MakeBriefingsDir makes the folder of the briefings if their consumer runs, and writes a file to it and removes it. It

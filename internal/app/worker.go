@@ -19,6 +19,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
+	"spectral/internal/core/telemetry"
 )
 
 // ShutdownGrace is how long handlers may go on after a worker was told to stop.
@@ -31,33 +32,39 @@ func Worker(s Settings, log *slog.Logger) fx.Option {
 		fx.WithLogger(func() fxevent.Logger { return fxevent.NopLogger }),
 		fx.StopTimeout(ShutdownGrace+10*time.Second), // a forced stop takes 8 s, and the pools 1 s
 		fx.Supply(s, log),
+		fx.Provide(newProviders, (*providers).gatherer, newFailureReporter, newTelemetry, newHTTPServer),
 		fx.Provide(Contracts, newPool, newUnitOfWork, newWorker, NewPublishCard),
-		fx.Invoke(func(*worker.Worker) {}),
+		fx.Invoke(func(*worker.Worker, *HTTPServer) {}),
 	)
 }
 
 // NewWorker returns a worker and its unit of work, for callers that do not use fx. All of it runs from the worker's
-// Start to its Stop. If it cannot be built, Start returns the error.
-func NewWorker(s Settings, log *slog.Logger) (*fx.App, *publish.UnitOfWork) {
+// Start to its Stop. If it cannot be built, Start returns the error. Parts are pointers to further parts, which it
+// sets as fx.Populate does.
+func NewWorker(s Settings, log *slog.Logger, parts ...any) (*fx.App, *publish.UnitOfWork) {
 	var unitOfWork *publish.UnitOfWork
-	worker := fx.New(Worker(s, log), fx.Populate(&unitOfWork))
+	worker := fx.New(Worker(s, log), fx.Populate(append(parts, &unitOfWork)...))
 	return worker, unitOfWork
 }
 
 // newPool returns the pool of the use cases. The dispatchers have their own, so that handlers that want a second
 // connection cannot take theirs.
-func newPool(lifecycle fx.Lifecycle, s Settings) (*pgxpool.Pool, error) {
-	return openPool(lifecycle, s, 0)
+func newPool(lifecycle fx.Lifecycle, s Settings, p *providers) (*pgxpool.Pool, error) {
+	return openPool(lifecycle, s, p, "use cases", 0)
 }
 
 // openPool opens a pool that serves so many runners.
-func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, error) {
+func openPool(lifecycle fx.Lifecycle, s Settings, p *providers, name string, runners int) (*pgxpool.Pool, error) {
 	// DATABASE_URL may lead through a pooler by mistake; events are delivered until that is corrected
 	config, err := pgtx.PoolConfig(s.PoolURL, runners, s.Pooled || s.PoolURL != s.DatabaseURL)
 	if err != nil {
 		return nil, err
 	}
+	p.traceStatements(config)
 	pool, err := pgxpool.NewWithConfig(context.Background(), config) // connects when it is first used
+	if err == nil {
+		err = p.observePool(pool, name)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connection pool: %w", err)
 	}
@@ -65,20 +72,21 @@ func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, e
 	return pool, nil
 }
 
-func newUnitOfWork(pool *pgxpool.Pool, s Settings, contracts *events.Contracts, log *slog.Logger) *publish.UnitOfWork {
+func newUnitOfWork(pool *pgxpool.Pool, s Settings, contracts *events.Contracts, log *slog.Logger,
+	t *telemetry.Telemetry) *publish.UnitOfWork {
 	return &publish.UnitOfWork{Pool: pool, Publishing: publish.Publishing{
-		Contracts: contracts, Generation: s.Generation, Log: log,
+		Contracts: contracts, Generation: s.Generation, Log: log, Telemetry: t,
 	}}
 }
 
 // newWorker returns the worker, whose start registers this build.
 func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, unitOfWork *publish.UnitOfWork,
-	log *slog.Logger) (*worker.Worker, error) {
+	log *slog.Logger, p *providers, t *telemetry.Telemetry) (*worker.Worker, error) {
 	all, err := subscriptions(s, unitOfWork)
 	if err != nil {
 		return nil, err
 	}
-	pool, err := openPool(lifecycle, s, runners(all))
+	pool, err := openPool(lifecycle, s, p, "consumers", runners(all))
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +98,12 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 	// the sweep uses the pool of the use cases, so that it does not take a dispatcher's connection
 	sweeper := &retention.Sweeper{
 		Store: retentionpg.New(unitOfWork.Pool, pgtx.WorkerRole), Steps: RetentionSteps(), Log: log, Random: rand.Float64,
+		Swept: func(ctx context.Context, c retention.Count) { t.Swept(ctx, c.Subject, c.Action, c.Rows) },
 	}
 	w, err := worker.New(worker.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts, Log: log.With(logWorkerID, id),
-		Worker: id, Name: processName(), Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)},
+		Telemetry: t, Worker: id, Name: processName(),
+		Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)},
 	})
 	if err != nil {
 		return nil, err

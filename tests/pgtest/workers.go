@@ -14,7 +14,9 @@ import (
 func Workers(t testing.TB, url string) *publish.UnitOfWork {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	settings := app.Settings{DatabaseURL: url, PoolURL: url, Generation: Generation, BriefingsDir: t.TempDir()}
+	settings := app.Settings{
+		DatabaseURL: url, PoolURL: url, Generation: Generation, BriefingsDir: t.TempDir(), HTTPAddr: app.HTTPOff,
+	}
 	worker, unitOfWork := app.NewWorker(settings, log)
 	eventstest.Start(t, worker)
 	return unitOfWork

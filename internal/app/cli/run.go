@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.uber.org/fx"
 
 	"spectral/internal/app"
@@ -22,6 +23,7 @@ import (
 
 func runCommand(p Process) *cobra.Command {
 	var embedded, drain bool
+	share := 1.0
 	var classes []string
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
@@ -35,25 +37,31 @@ Settings:
   DATABASE_URL            straight to Postgres (not a transaction pooler)
   SPECTRAL_POOL_URL       optional: where transactions run, if elsewhere
   SPECTRAL_GENERATION     this deployment's generation, a whole number from 1
-  SPECTRAL_BRIEFINGS_DIR  optional: the folder that agents deliver briefings to`,
+  SPECTRAL_BRIEFINGS_DIR  optional: the folder that agents deliver briefings to
+  SPECTRAL_HTTP_ADDR      optional: where /healthz, /readyz and /metrics are, or
+                          off; by default ` + app.DefaultHTTPAddr + ` or a free port
+  OTEL_*, SENTRY_DSN      optional: where traces, metrics and failures go`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
   SPECTRAL_GENERATION=1 workers run --embedded
   SPECTRAL_GENERATION=1 workers run --drain`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes, share) },
 	}
 	wordsFlag(cmd, &classes, "classes", "processing classes to run, joined by commas; "+events.DefaultClass+" is the one "+
 		"without a name; all of them if left out", knownClasses())
 	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using "+
 		"DATABASE_URL")
+	oneFlag(cmd.Flags(), &share, "log-events", "share of the events, from 0 to 1, whose publishing and handling is "+
+		"logged; failures always are", between(parseFloat, 0, 1))
 	cmd.Flags().BoolVar(&drain, "drain", false, "end when no event of the generation is left")
 	return cmd
 }
 
-func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) error {
+func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string, share float64) error {
 	if embedded && p.Getenv(app.EnvDatabaseURL) != "" {
 		return usagef("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)
 	}
 	settings, err := app.ReadSettings(p.Getenv, embedded, classes)
+	settings.LogShare = share
 	if err == nil {
 		err = settings.MakeBriefingsDir(p.Getenv)
 	}
@@ -175,7 +183,7 @@ const demoGeneration = "1"
 func demoCommand(p Process) *cobra.Command {
 	var options demo.Options
 	var input string
-	var fresh bool
+	var fresh, telemetry bool
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Publish cards and watch them arrive, on its own Postgres",
 		Args: cobra.NoArgs,
@@ -188,8 +196,13 @@ A line of the input is {"card_id": "c1", "title": "Harbour", "summary": "...", "
 card_id and title are required.`,
 		Example: `  workers demo
   workers demo --input cards.ndjson
+  workers demo --telemetry
   generate | workers demo --input -`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if telemetry {
+				show := func(ctx context.Context, d demo.Demo) error { return d.RunTelemetry(ctx) }
+				return runDemo(cmd, p, fresh, true, show)
+			}
 			if input != "" && !cmd.Flags().Changed("rate") {
 				options.Rate = 0
 			}
@@ -208,7 +221,7 @@ card_id and title are required.`,
 			if options.Count == 0 && options.Input == nil {
 				_, _ = fmt.Fprintln(p.Stderr, "publishing until interrupted (ctrl-C)")
 			}
-			return runDemo(cmd, p, fresh, func(ctx context.Context, d demo.Demo) error { return d.Run(ctx, options) })
+			return runDemo(cmd, p, fresh, false, func(ctx context.Context, d demo.Demo) error { return d.Run(ctx, options) })
 		},
 	}
 	cmd.AddCommand(demoFlowsCommand(p, &fresh))
@@ -219,6 +232,7 @@ card_id and title are required.`,
 		"--input)", between(parseFloat, 0, 1e6))
 	cmd.Flags().StringVar(&input, "input", "", "publish the cards of this NDJSON file, or of standard input with -")
 	_ = cmd.MarkFlagFilename("input")
+	cmd.Flags().BoolVar(&telemetry, "telemetry", false, "publish one card, and show its trace and the metrics")
 	cmd.PersistentFlags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
 	return cmd
 }
@@ -239,12 +253,13 @@ The flows are:
 		Example: `  workers demo flows`,
 		Args:    cobra.OnlyValidArgs, ValidArgs: names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runDemo(cmd, p, *fresh, func(ctx context.Context, d demo.Demo) error { return d.RunFlows(ctx, args) })
+			return runDemo(cmd, p, *fresh, false, func(ctx context.Context, d demo.Demo) error { return d.RunFlows(ctx, args) })
 		},
 	}
 }
 
-func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Context, demo.Demo) error) error {
+func runDemo(cmd *cobra.Command, p Process, fresh, telemetry bool,
+	show func(context.Context, demo.Demo) error) error {
 	ctx, embedded := cmd.Context(), p.Getenv(app.EnvDatabaseURL) == ""
 	if fresh && !embedded {
 		return usagef("--fresh deletes the embedded Postgres's data, but %s is set", app.EnvDatabaseURL)
@@ -275,9 +290,17 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 			return err
 		}
 		d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
+		if telemetry {
+			d.Spans = tracetest.NewInMemoryExporter()
+			settings.Spans = d.Spans
+		}
+		var server *app.HTTPServer
 		return withWorker(ctx, settings, log, func(running context.Context, _ *worker.Worker) error {
+			if url := server.URL(); url != "" {
+				p.notef("health and metrics are served at %s/readyz and %s/metrics", url, url)
+			}
 			return show(running, d) // nothing handles what is published beside a refused worker
-		}, fx.Populate(&d.Publish, &d.UnitOfWork, &d.Pool))
+		}, fx.Populate(&d.Publish, &d.UnitOfWork, &d.Pool, &d.Metrics, &server))
 	}
 	if embedded {
 		return withEmbedded(ctx, p, fresh, settings, log, work)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"golang.org/x/time/rate"
 
 	"spectral/internal/app"
@@ -37,8 +39,10 @@ type Demo struct {
 	Publish    *application.PublishCard
 	UnitOfWork *publish.UnitOfWork
 	Pool       *pgxpool.Pool
-	Out        io.Writer // the summary; the caller notes what cannot be written
-	Err        io.Writer // refused lines
+	Metrics    prometheus.Gatherer         // of this process
+	Spans      *tracetest.InMemoryExporter // of this process; nil: they are not kept
+	Out        io.Writer                   // the summary; the caller notes what cannot be written
+	Err        io.Writer                   // refused lines
 }
 
 const (

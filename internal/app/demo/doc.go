@@ -6,6 +6,7 @@
 //   - cards.go: the cards, made up or read from the input
 //   - flows.go: runs flows, and waits for their events
 //   - flows_cards.go: the flows of cards, scans and tasks
+//   - telemetry.go: the trace and the metrics of one card
 //   - flows_rules.go: the flows of decisions, failure clusters, memories and curation
 //
 // It uses the parts of a worker process and adds none.

@@ -1,0 +1,155 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/fx"
+
+	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
+)
+
+// DefaultHTTPAddr is where health and metrics are served, unless another process has the port.
+const DefaultHTTPAddr = "127.0.0.1:8017"
+
+const (
+	// loopLimit is how long the worker's loop may take for one round.
+	loopLimit = time.Minute
+	// stalledAfter is how long due events may wait while none of their type is handled.
+	stalledAfter = time.Minute
+	// answerWithin is how long a health check waits for the database.
+	answerWithin = 2 * time.Second
+	// pollWithin is how old the last answered poll may be while the worker polls.
+	pollWithin = time.Minute
+	httpStop   = time.Second
+)
+
+// HTTPServer serves /healthz, /readyz and /metrics.
+type HTTPServer struct {
+	worker *worker.Worker
+	pool   *pgxpool.Pool
+	addr   net.Addr
+}
+
+// URL returns where the server is; empty if there is none.
+func (h *HTTPServer) URL() string {
+	if h.addr == nil {
+		return ""
+	}
+	return "http://" + h.addr.String()
+}
+
+// newHTTPServer returns the server of a worker process. It is there before the worker starts.
+func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, w *worker.Worker, pool *pgxpool.Pool,
+	log *slog.Logger) (*HTTPServer, error) {
+	h := &HTTPServer{worker: w, pool: pool}
+	if err := p.observeWorker(w.Health()); err != nil {
+		return nil, err
+	}
+	if s.HTTPAddr == HTTPOff {
+		return h, nil
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", answer(h.health))
+	mux.HandleFunc("GET /readyz", answer(h.ready))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	lifecycle.Append(fx.Hook{
+		OnStart: func(ctx context.Context) error {
+			listener, err := listenHTTP(ctx, s.HTTPAddr)
+			if err != nil {
+				return err
+			}
+			h.addr = listener.Addr()
+			log.InfoContext(ctx, "serving health and metrics", logURL, h.URL())
+			go func() {
+				if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+					log.WarnContext(context.WithoutCancel(ctx), "health and metrics are not served any more", logReason, err.Error())
+				}
+			}()
+			return nil
+		},
+		OnStop: func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, httpStop)
+			defer cancel()
+			if server.Shutdown(ctx) != nil {
+				_ = server.Close()
+			}
+			return nil
+		},
+	})
+	return h, nil
+}
+
+// listenHTTP listens on addr. By default it takes a free port if another process has its own.
+func listenHTTP(ctx context.Context, addr string) (net.Listener, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", cmp.Or(addr, DefaultHTTPAddr))
+	if addr == "" && errors.Is(err, syscall.EADDRINUSE) {
+		listener, err = config.Listen(ctx, "tcp", "127.0.0.1:0")
+	}
+	if err != nil {
+		return nil, settingsError("%s: %w: set it to another address, or to %s", EnvHTTPAddr, err, HTTPOff)
+	}
+	return listener, nil
+}
+
+// answer serves a check: 200 and ok, or 503 and what is wrong.
+func answer(check func(context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		text := "ok"
+		if err := check(r.Context()); err != nil {
+			text = err.Error()
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = fmt.Fprintln(w, text)
+	}
+}
+
+// health fails only if the worker's loop stands still while the database answers.
+func (h *HTTPServer) health(ctx context.Context) error {
+	begun, _ := h.worker.Health().Polled()
+	state, _ := h.worker.Health().Now()
+	ended := slices.Contains([]notify.State{notify.Stopping, notify.Stopped, notify.Refused}, state)
+	if time.Since(begun) < loopLimit || ended || !h.reached(ctx) {
+		return nil
+	}
+	return fmt.Errorf("the worker has not looked for events for %s, though the database answers",
+		time.Since(begun).Round(time.Second))
+}
+
+// reached reports whether the database answers.
+func (h *HTTPServer) reached(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	return h.pool.Ping(ctx) == nil
+}
+
+// ready fails if the worker cannot handle events, or does not.
+func (h *HTTPServer) ready(context.Context) error {
+	state, reason := h.worker.Health().Now()
+	_, answered := h.worker.Health().Polled()
+	switch {
+	case state == notify.Listening:
+	case state == notify.Polling && time.Since(answered) < pollWithin: // events are handled, if a little later
+	default:
+		return fmt.Errorf("%s: %s", state, cmp.Or(reason, "not listening"))
+	}
+	if stalled := h.worker.Health().Stalled(stalledAfter); len(stalled) > 0 {
+		return fmt.Errorf("no progress for %s with due events of %s", stalledAfter, strings.Join(stalled, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/exaring/otelpgx"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	promexporter "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.uber.org/fx"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/telemetry"
+)
+
+// providers are where the spans and metrics of a process go: to /metrics, and wherever OTEL_* says.
+type providers struct {
+	registry *prometheus.Registry
+	metrics  *sdkmetric.MeterProvider
+	traces   *sdktrace.TracerProvider // nil: nowhere
+}
+
+// exported reports whether OTEL_* says where traces and metrics go. With other variables alone, such as
+// OTEL_SERVICE_NAME, the SDK would try a collector on this host.
+func exported() (traces, metrics bool) {
+	on := os.Getenv("OTEL_SDK_DISABLED") != "true"
+	both := os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+	traces = both+os.Getenv("OTEL_TRACES_EXPORTER")+os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
+	metrics = both+os.Getenv("OTEL_METRICS_EXPORTER")+os.Getenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") != ""
+	return on && traces, on && metrics
+}
+
+// newProviders returns the providers of a process, which end with it. Wrong values of OTEL_* are a [*SettingsError].
+func newProviders(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*providers, error) {
+	ctx := context.Background() // exporters connect later
+	var last atomic.Int64
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		if now := time.Now().Unix(); now-last.Load() >= 60 {
+			last.Store(now)
+			log.WarnContext(ctx, "telemetry was not exported", logReason, err.Error())
+		}
+	}))
+	generation := attribute.Int64("spectral.generation", int64(s.Generation))
+	own, err := resource.New(ctx, resource.WithTelemetrySDK(),
+		resource.WithAttributes(attribute.String("service.name", service), generation), resource.WithFromEnv())
+	if err != nil {
+		return nil, settingsError("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	p := &providers{registry: prometheus.NewRegistry()}
+	scraped, err := promexporter.New(promexporter.WithRegisterer(p.registry), promexporter.WithoutScopeInfo(),
+		promexporter.WithResourceAsConstantLabels(attribute.NewAllowKeysFilter(generation.Key)))
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	options := []sdkmetric.Option{sdkmetric.WithResource(own), sdkmetric.WithReader(scraped)}
+	traces, metrics := exported()
+	if metrics {
+		reader, err := autoexport.NewMetricReader(ctx)
+		if err != nil {
+			return nil, settingsError("OTEL_METRICS_EXPORTER or OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: %w", err)
+		}
+		options = append(options, sdkmetric.WithReader(reader))
+	}
+	p.metrics = sdkmetric.NewMeterProvider(options...)
+	var spans []sdktrace.TracerProviderOption
+	if traces {
+		exporter, err := autoexport.NewSpanExporter(ctx)
+		if err != nil {
+			return nil, settingsError("OTEL_TRACES_EXPORTER or OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: %w", err)
+		}
+		spans = append(spans, sdktrace.WithBatcher(exporter))
+	}
+	if s.Spans != nil {
+		spans = append(spans, sdktrace.WithSyncer(s.Spans))
+	}
+	if len(spans) > 0 {
+		p.traces = sdktrace.NewTracerProvider(append(spans, sdktrace.WithResource(own))...)
+	}
+	lifecycle.Append(fx.StopHook(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, telemetryFlush)
+		defer cancel()
+		_ = p.metrics.Shutdown(ctx) // what cannot be exported, the error handler has logged
+		if p.traces != nil {
+			_ = p.traces.Shutdown(ctx)
+		}
+	}))
+	return p, nil
+}
+
+// gatherer returns the metrics of this process.
+func (p *providers) gatherer() prometheus.Gatherer { return p.registry }
+
+// telemetryFlush is how long the end of a process waits for spans and metrics to be exported.
+const telemetryFlush = 2 * time.Second
+
+func newTelemetry(p *providers, s Settings, contracts *events.Contracts, failed *failureReporter,
+	log *slog.Logger) (*telemetry.Telemetry, error) {
+	config := telemetry.Config{Metrics: p.metrics, LogShare: s.LogShare, OnFailed: failed.report}
+	if p.traces != nil {
+		config.Traces = p.traces
+	}
+	for _, c := range contracts.All() {
+		config.Types = append(config.Types, c.Type)
+	}
+	_, err := p.metrics.Meter(service).Int64ObservableCounter("spectral.log.dropped", metric.WithUnit("{entry}"),
+		metric.WithDescription("Log entries that were dropped, because what reads the log stood still."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(droppedEntries(log))
+			return nil
+		}))
+	t, failure := telemetry.New(config)
+	return t, errors.Join(err, failure)
+}
+
+// observeWorker adds the state of a worker to the metrics.
+func (p *providers) observeWorker(health *notify.Health) error {
+	meter := p.metrics.Meter(service)
+	_, err := meter.Int64ObservableGauge("spectral.listener.state", metric.WithUnit("{state}"),
+		metric.WithDescription("1 for the state of the worker: listening, polling and so on."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			state, _ := health.Now()
+			o.Observe(1, metric.WithAttributes(attribute.String("spectral.state", string(state))))
+			return nil
+		}))
+	_, failed := meter.Int64ObservableGauge("spectral.worker.stalled", metric.WithUnit("{type}"),
+		metric.WithDescription("Event types with due events of which none was handled for a minute."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(int64(len(health.Stalled(stalledAfter))))
+			return nil
+		}))
+	return errors.Join(err, failed)
+}
+
+// observePool adds the connections of a pool to the metrics.
+func (p *providers) observePool(pool *pgxpool.Pool, name string) error {
+	return otelpgx.RecordStats(pool, otelpgx.WithStatsMeterProvider(p.metrics),
+		otelpgx.WithStatsAttributes(attribute.String("pool", name)))
+}
+
+// traceStatements adds the statements of a pool to the traces in which they run.
+func (p *providers) traceStatements(config *pgxpool.Config) {
+	if p.traces != nil {
+		config.ConnConfig.Tracer = quietTracer{otelpgx.NewTracer(otelpgx.WithTracerProvider(p.traces),
+			otelpgx.WithMeterProvider(p.metrics), otelpgx.WithDisableSQLStatementInAttributes(),
+			otelpgx.WithDisableConnectionDetailsInAttributes())}
+	}
+}
+
+// quietTracer is a tracer of statements that is told the class of an error only: its text may quote a payload.
+type quietTracer struct{ *otelpgx.Tracer }
+
+// TraceQueryEnd implements [pgx.QueryTracer].
+func (t quietTracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
+	data.Err = classOnly(data.Err)
+	t.Tracer.TraceQueryEnd(ctx, conn, data)
+}
+
+// TraceBatchQuery implements [pgx.BatchTracer].
+func (t quietTracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchQueryData) {
+	data.Err = classOnly(data.Err)
+	t.Tracer.TraceBatchQuery(ctx, conn, data)
+}
+
+// TraceBatchEnd implements [pgx.BatchTracer].
+func (t quietTracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
+	data.Err = classOnly(data.Err)
+	t.Tracer.TraceBatchEnd(ctx, conn, data)
+}
+
+// TraceCopyFromEnd implements [pgx.CopyFromTracer].
+func (t quietTracer) TraceCopyFromEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceCopyFromEndData) {
+	data.Err = classOnly(data.Err)
+	t.Tracer.TraceCopyFromEnd(ctx, conn, data)
+}
+
+// TracePrepareEnd implements [pgx.PrepareTracer].
+func (t quietTracer) TracePrepareEnd(ctx context.Context, conn *pgx.Conn, data pgx.TracePrepareEndData) {
+	data.Err = classOnly(data.Err)
+	t.Tracer.TracePrepareEnd(ctx, conn, data)
+}
+
+func classOnly(err error) error {
+	if err == nil || errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	return errors.New(pgtx.ErrorClass(err))
+}

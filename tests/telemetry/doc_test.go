@@ -1,0 +1,8 @@
+// Package telemetry_test runs workers beside receivers of what they tell: a collector of OpenTelemetry, Prometheus'
+// parser, and Sentry's HTTP interface.
+//
+//   - setup_test.go: a worker with its receivers
+//   - traces_test.go: traces, from producers in Go and SQL to handlers
+//   - metrics_test.go: the metrics and docs/telemetry.md
+//   - secrets_test.go: what no output may have
+package telemetry_test

@@ -1,0 +1,94 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"spectral/internal/app"
+)
+
+// What is private is in no log, trace, metric or report: a payload, the text of an error, the password of the database,
+// the keys of the receivers.
+func TestSecretsAreNotTold(t *testing.T) {
+	const canary = "canary7431"
+	collector, sentry := newReceiver(t), newReceiver(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key="+canary)
+	p := start(t, func(s *app.Settings) {
+		s.SentryDSN = strings.Replace(sentry.URL, "://", "://"+canary+"@", 1) + "/1"
+		s.PoolURL += "&application_name=" + canary
+		s.DatabaseURL = s.PoolURL
+	})
+	p.refuse()
+	p.exec(publishSQL, "refused "+canary, nil)
+	p.settled()
+	_, metrics := p.get("/metrics")
+	p.shutdown()
+	outputs := map[string][]byte{"the log": []byte(p.log.String()), "/metrics": []byte(metrics)}
+	for path, bodies := range collector.bodies {
+		outputs[path] = bytes.Join(bodies, nil)
+	}
+	reports := sentry.all("/api/1/envelope/")
+	for path, bodies := range sentry.bodies {
+		// the envelope's header repeats the DSN, as Sentry's protocol has it
+		for i, body := range bodies {
+			_, bodies[i], _ = bytes.Cut(body, []byte("\n"))
+		}
+		outputs["sentry "+path] = bytes.Join(bodies, nil)
+	}
+	for where, text := range outputs {
+		if len(text) == 0 || bytes.Contains(text, []byte(canary)) {
+			t.Errorf("%s has a secret, or nothing: %s", where, text)
+		}
+	}
+	if len(outputs) < 5 {
+		t.Errorf("%d outputs were looked at", len(outputs))
+	}
+	reported := 0
+	for _, report := range reports {
+		for line := range bytes.Lines(report) {
+			var event struct {
+				Message     string                    `json:"message"`
+				Breadcrumbs []struct{ Data, X any }   `json:"breadcrumbs"`
+				Contexts    map[string]map[string]any `json:"contexts"`
+			}
+			if json.Unmarshal(line, &event) != nil || event.Message == "" {
+				continue
+			}
+			reported++
+			about := event.Contexts["event"]
+			for key, want := range map[string]any{
+				"event_type": "worlds.world_model_card.published", "source": "worlds", "target": "", "attempts": 1.0,
+				"handler_name": "platform.world_model_card_projector",
+				"last_error":   "IntegrityError: platform.world_model_card_projector",
+			} {
+				if about[key] != want {
+					t.Errorf("%s is %v, want %v", key, about[key], want)
+				}
+			}
+			if len(event.Breadcrumbs) != 1 || about["event_id"] == "" {
+				t.Errorf("the report is %s", line)
+			}
+		}
+	}
+	if reported != 1 {
+		t.Errorf("%d reports for one failed event", reported)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil)
+	p.work()
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, text := p.get(path); status != http.StatusOK || text != "ok\n" {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	if status, _ := p.get("/nothing"); status != http.StatusNotFound {
+		t.Errorf("an unknown page: %d", status)
+	}
+}
