@@ -194,6 +194,20 @@ func TestChannelsAndGenerations(t *testing.T) {
 	}
 }
 
+// noted and keyed are what a handler reads.
+type noted struct{ Note string }
+
+type keyed struct {
+	CardID string `json:"card_id"`
+	Hidden string `json:"-"`
+	noted
+}
+
+// reading gives a handler an EffectKey, and what it reads.
+func reading(key string, reads any) func(*events.Subscription) {
+	return func(s *events.Subscription) { s.Primary.EffectKey, s.Primary.Reads = key, reads }
+}
+
 func TestSubscriptionsOfEachMode(t *testing.T) {
 	t.Parallel()
 	executor := events.ExecutorFunc(func(context.Context, events.Envelope) (events.Completion, error) { return nil, nil })
@@ -223,6 +237,11 @@ func TestSubscriptionsOfEachMode(t *testing.T) {
 		"a handler, leased":     {leased, func(s *events.Subscription) { s.Primary = locked.Primary }, "takes an Executor"},
 		"an executor, not": {locked, func(s *events.Subscription) { s.Primary = leased.Primary },
 			"needs a leased consumer"},
+		"a key that is read":          {locked, reading("card_id", keyed{}), ""},
+		"a key that is embedded":      {locked, reading("Note", keyed{}), ""},
+		"a key, and no struct":        {locked, reading("card_id", nil), ""},
+		"a key that is not read":      {locked, reading("CardID", keyed{}), "field of Reads: card_id, Note"},
+		"a key that is never decoded": {locked, reading("-", keyed{}), `EffectKey is "-"`},
 	} {
 		c.edit(&c.s)
 		err := c.s.WithDefaults().Validate()

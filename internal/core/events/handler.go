@@ -1,8 +1,11 @@
 package events
 
 import (
+	"cmp"
 	"context"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +23,10 @@ type EventHandler func(ctx context.Context, e Envelope) error
 
 // BatchHandler handles several events of one workspace in one transaction, all or none. It is
 // given a batch of one when it runs for a single event. The rules of [EventHandler] hold.
+//
+// A batch may hold several events with one EffectKey value. They are next to each other and in no promised order. An
+// INSERT ... ON CONFLICT DO UPDATE that names a row twice fails (SQLSTATE 21000), so fold them first: sort the batch by
+// key and the latest version first, and keep the first of each key by [slices.CompactFunc].
 type BatchHandler interface {
 	HandleBatch(ctx context.Context, batch []Envelope) error
 }
@@ -123,7 +130,7 @@ type Registration struct {
 	Timeout time.Duration
 	// EffectKey names the top-level payload field that identifies the row that the handler writes, such as card_id.
 	// Batches are then handled in the order of workspace and key in every process, so that no two lock these rows in
-	// opposite orders. It promises no order of events.
+	// opposite orders. It promises no order of events. If Reads is a struct, it must have the field.
 	EffectKey string
 	// ActsOutside says that the handler has effects outside its transaction, which a rolled back
 	// batch would repeat: it is never batched.
@@ -184,9 +191,28 @@ func (r Registration) Validate(mode Mode) error {
 		f.require(mode != RowLocked || r.Executor == nil, "an Executor needs a leased consumer")
 		f.require(r.EffectKey == "" || r.Executor == nil, "EffectKey is for row-locked handlers")
 	}
+	fields := jsonFields(r.Reads)
+	f.require(r.EffectKey == "" || fields == nil || slices.Contains(fields, r.EffectKey),
+		"EffectKey is %q, must be a top-level field of Reads: %s", r.EffectKey, strings.Join(fields, ", "))
 	f.require(r.Timeout >= 0, "timeout is negative")
 	if err := r.RetryPolicy().Validate(); err != nil {
 		f = append(f, err)
 	}
 	return f.of("handler %q", r.Name)
+}
+
+// jsonFields returns the names of the top-level fields that v, a struct, is decoded from, and nil for any other value.
+func jsonFields(v any) []string {
+	t := reflect.TypeOf(v)
+	if t == nil || t.Kind() != reflect.Struct {
+		return nil
+	}
+	names := make([]string, 0, t.NumField())
+	for _, field := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.IsExported() && name != "-" && (!field.Anonymous || name != "") {
+			names = append(names, cmp.Or(name, field.Name))
+		}
+	}
+	return names
 }
