@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -68,7 +67,7 @@ func newDatabase(t *testing.T) *database {
 	must(t, err)
 	d := &database{T: t, pool: pgtest.Pool(t, url), got: &atomic.Pointer[events.Envelope]{}}
 	d.uow = publish.UnitOfWork{Pool: d.pool, Publishing: publish.Publishing{
-		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler),
+		Contracts: contracts, Generation: pgtest.Generation,
 	}}
 	direct, err := pgtx.DirectConfig(url)
 	must(t, err)
@@ -80,7 +79,7 @@ func newDatabase(t *testing.T) *database {
 	t.Cleanup(workers.Close)
 	d.Worker, err = worker.New(worker.Config{
 		Generation: pgtest.Generation, Direct: direct, Pool: workers, Contracts: contracts,
-		Log: slog.New(slog.DiscardHandler), PollInterval: time.Hour, Worker: uuid.New(), Name: "suite",
+		PollInterval: time.Hour, Worker: uuid.New(), Name: "suite",
 	})
 	must(t, err)
 	return d

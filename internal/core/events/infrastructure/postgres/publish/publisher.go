@@ -29,8 +29,8 @@ const (
 // Publishing is what all publishers of a process share. Safe for concurrent use.
 type Publishing struct {
 	Contracts  *events.Contracts
-	Generation events.Generation // stamped on every event
-	Log        *slog.Logger
+	Generation events.Generation    // stamped on every event
+	Log        *slog.Logger         // nil: nothing is logged
 	Telemetry  *telemetry.Telemetry // nil: nothing is recorded
 }
 
@@ -54,6 +54,9 @@ func (p Publishing) Publisher(tx events.Tx, options ...events.PublishOption) *Pu
 }
 
 func (p Publishing) publisher(tx events.Tx, run runRow, options []events.PublishOption) *Publisher {
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
+	}
 	publisher := &Publisher{shared: p, tx: tx, run: run}
 	for _, option := range options {
 		option(&publisher.options)

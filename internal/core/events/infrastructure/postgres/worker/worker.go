@@ -34,7 +34,7 @@ type Config struct {
 	// Pool serves the dispatching transactions; see [Connections].
 	Pool      *pgxpool.Pool
 	Contracts *events.Contracts
-	Log       *slog.Logger
+	Log       *slog.Logger         // nil: nothing is logged
 	Telemetry *telemetry.Telemetry // nil: nothing is recorded
 	// Worker identifies this process among the live ones; a new one for each start. Name is for people.
 	Worker uuid.UUID
@@ -81,6 +81,7 @@ var _ events.EventListener = (*Worker)(nil)
 // New returns a worker without subscriptions.
 func New(config Config) (*Worker, error) {
 	config.PollInterval = cmp.Or(config.PollInterval, pgtx.DefaultPollInterval)
+	config.Log = cmp.Or(config.Log, slog.New(slog.DiscardHandler))
 	config.Telemetry = cmp.Or(config.Telemetry, telemetry.None)
 	j, err := journal.Open(config.Pool, config.Worker, config.Generation, config.Name)
 	if err != nil {
