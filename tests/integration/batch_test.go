@@ -1,9 +1,12 @@
 package integration_test
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
+	worlds "spectral/internal/worlds/contracts/events"
 )
 
 func (b *bundle) awaitFinal(n int) {
@@ -24,7 +28,85 @@ func (b *bundle) awaitFinal(n int) {
 
 func TestBatches(t *testing.T) {
 	setup(t).cases(aBadRowFailsAlone, deadlocksOfBatchesCostNoAttempt, effectsAreWrittenInTheOrderOfTheirKeys,
-		duplicatesInOppositeOrderDoNotDeadlock, aBatchRunsWhatWasNotHandled)
+		duplicatesInOppositeOrderDoNotDeadlock, aBatchRunsWhatWasNotHandled, batchesThatAlwaysFailWarnOnce,
+		aFoldedBatchStoresTheLatestOfEachKey)
+}
+
+// A batch that names a row twice is rolled back. The warning says so and quotes nothing of the payload.
+func batchesThatAlwaysFailWarnOnce(b *bundle) {
+	log := &logBuffer{}
+	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	all := b.publishMany(60)
+	s := subscription(events.Registration{Name: "platform.hot_rows", Batch: func(tx events.Tx) events.BatchHandler {
+		read := func(_ events.Envelope, p happened) (int, error) { return p.N / 2, nil }
+		return events.BatchHandlerOf(read, func(ctx context.Context, _ uuid.NullUUID, rows []int) error {
+			_, err := tx.Exec(ctx, `insert into platform.hot select id, 1 from unnest($1::int[]) id
+				on conflict (id) do update set n = hot.n + 1`, rows)
+			return err
+		})
+	}})
+	s.BatchSize = 10
+	b.startWorker(noPoll, s)
+	b.awaitFinal(len(all))
+	const rolledBack = `"msg":"batch rolled back; .*"error_class":"DatabaseError","handler_name":"platform.hot_rows",` +
+		`"sqlstate":"21000","batches_rolled_back":1}`
+	warned, debugged := log.match(`"level":"WARN",`+rolledBack), log.match(`"level":"DEBUG",`+rolledBack)
+	if n := log.count("batch rolled back"); n < 2 || warned != 1 || debugged != 1 || log.count("a second time") != 0 {
+		b.Errorf("%d batches rolled back, %d warnings, %d entries that count from it: %s", n, warned, debugged,
+			log.text.String())
+	}
+}
+
+// CardTitle is what the recorder reads of worlds.world_model_card.published.
+type CardTitle struct {
+	CardID  string `json:"card_id"`
+	Version int64  `json:"version"`
+	Title   string `json:"title"`
+}
+
+// CardTitleRecorder stores the latest title of each card, with one statement for a batch.
+func CardTitleRecorder(tx events.Tx) events.BatchHandler {
+	read := func(_ events.Envelope, card CardTitle) (CardTitle, error) { return card, nil }
+	return events.BatchHandlerOf(read, func(ctx context.Context, workspace uuid.NullUUID, cards []CardTitle) error {
+		slices.SortFunc(cards, func(a, b CardTitle) int {
+			return cmp.Or(strings.Compare(a.CardID, b.CardID), cmp.Compare(b.Version, a.Version)) // the latest first
+		})
+		latest := slices.CompactFunc(cards, func(a, b CardTitle) bool { return a.CardID == b.CardID })
+		_, err := tx.Exec(ctx, `insert into platform.card_titles (workspace_id, card_id, version, title)
+			select $1, card_id, version, title from jsonb_to_recordset($2) as card (card_id text, version bigint, title text)
+			on conflict (workspace_id, card_id) do update set version = excluded.version, title = excluded.title
+			where card_titles.version < excluded.version`, workspace, latest)
+		return err
+	})
+}
+
+func cardTitles() events.Registration {
+	return events.Registration{
+		Name: "platform.card_title_recorder", Reads: CardTitle{}, EffectKey: "card_id", Batch: CardTitleRecorder,
+	}
+}
+
+func aFoldedBatchStoresTheLatestOfEachKey(b *bundle) {
+	log := &logBuffer{}
+	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	var all []events.Envelope
+	for i, card := range []CardTitle{{"mill", 2, "Two"}, {"harbour", 1, "One"}, {"mill", 3, "Three"}, {"mill", 1, "One"}} {
+		e := event(i)
+		payload, err := json.Marshal(card)
+		must(b.T, err)
+		e.EventType, e.Payload = worlds.WorldModelCardPublishedType, payload
+		all = append(all, e)
+	}
+	b.publish(all...)
+	s := subscription(cardTitles())
+	s.EventType = worlds.WorldModelCardPublishedType
+	b.startWorker(noPoll, s)
+	b.awaitFinal(len(all))
+	const titles = "select string_agg(concat_ws(' ', card_id, version, title), ', ' order by card_id) from " +
+		"platform.card_titles"
+	if have := one[string](b, titles); have != "harbour 1 One, mill 3 Three" || log.count("batch rolled back") != 0 {
+		b.Errorf("stored %s: %s", have, log.text.String())
+	}
 }
 
 // Two workers update the same rows in opposite order.

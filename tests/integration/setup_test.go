@@ -49,6 +49,8 @@ func addFixtures(ctx context.Context, url string) error {
 		create table platform.numbers (n int unique deferrable initially deferred);
 		create table platform.acted (n int, role text, workspace text);
 		create table platform.hot (id int primary key, n int not null);
+		create table platform.card_titles (workspace_id uuid, card_id text, version bigint, title text,
+			unique nulls not distinct (workspace_id, card_id));
 		create table platform.parents (id int primary key);
 		create table platform.children (parent int references platform.parents);
 		create table platform.owned (workspace_id uuid, n int);
@@ -65,7 +67,7 @@ func addFixtures(ctx context.Context, url string) error {
 		grant usage on schema public to public;
 		grant all on public.observed, public.effects to public;
 		grant all on platform.effects, platform.contended, platform.numbers, platform.acted, platform.hot,
-			platform.parents, platform.children, platform.owned to spectral_platform;
+			platform.parents, platform.children, platform.owned, platform.card_titles to spectral_platform;
 		grant execute on function platform.linger(), platform.die() to spectral_platform;
 		grant all on worlds.effects to spectral_worlds`)
 	return err

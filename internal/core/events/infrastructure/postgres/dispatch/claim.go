@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
@@ -123,6 +125,9 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 	if failed, ok := errors.AsType[handlerError](err); ok {
 		log = log.With(pgtx.LogHandler, failed.name)
 	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		log = log.With(pgtx.LogSQLState, pg.Code)
+	}
 	switch {
 	case result.lost:
 		log.WarnContext(ctx, "connection lost in a batch, no attempt counted", pgtx.LogReason, err.Error())
@@ -130,7 +135,13 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 		log.WarnContext(ctx, "deadlock: batch rolled back, its rows run one by one; make handlers lock rows in one "+
 			"order, as EffectKey of their registration does")
 	default:
-		log.DebugContext(ctx, "batch rolled back; its rows run one by one")
+		level := slog.LevelDebug
+		batches, warn := t.consumer.countRollback(time.Now())
+		if warn {
+			level = slog.LevelWarn
+		}
+		log.Log(ctx, level, "batch rolled back; its rows run one by one, which is slower (docs/adding-an-event.md)",
+			pgtx.LogRolledBack, batches)
 	}
 	return nil
 }

@@ -53,6 +53,9 @@ type Consumer struct {
 	failures map[uuid.UUID]int // see tooOften
 	held     map[*Row][]Row    // claims that are being handled under row locks, by their first row
 
+	rolledBack  int       // batches since the last warning
+	nextWarning time.Time // none before
+
 	outage    outage
 	savepoint string // of a handler: a name that handlers do not use, and one text of each process in pg_stat_statements
 }
@@ -117,6 +120,18 @@ func (c *Consumer) hold(rows []Row) (unhold func()) {
 // TakeCrashSlot reports whether the consumer may claim a row with crashes now. If not, it is woken when it may.
 func (c *Consumer) TakeCrashSlot(ctx context.Context) bool {
 	return c.Journal.CrashSlot.TryTake(c.Subscription.EventType, func() { c.Wake(ctx, true) })
+}
+
+// countRollback counts a batch that was rolled back. Warn says that a warning is due, and n how many batches it is for.
+func (c *Consumer) countRollback(now time.Time) (n int, warn bool) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	c.rolledBack++
+	n, warn = c.rolledBack, !now.Before(c.nextWarning)
+	if warn {
+		c.rolledBack, c.nextWarning = 0, now.Add(pgtx.RollbackLogPause)
+	}
+	return n, warn
 }
 
 // Recheck is how many empty claims are repeated. After a lost connection its backend may hold rows for a moment, and no

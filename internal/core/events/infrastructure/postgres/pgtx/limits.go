@@ -26,6 +26,7 @@ const (
 	IdleTimeout        = time.Minute
 	BatchTime          = time.Second   // of a batch at most; it limits how far batches grow
 	BatchCommitTimeout = 3 * BatchTime // bounds the COMMIT of a batch, where deferred constraints may wait for locks
+	RollbackLogPause   = time.Minute   // between two warnings of a consumer that batches were rolled back
 
 	// Retries while the database does not answer: doubling, with jitter.
 

@@ -15,6 +15,8 @@ const (
 	LogDuration    = "duration_ms"
 	LogResult      = "status_result"
 	LogErrorClass  = "error_class"
+	LogSQLState    = "sqlstate"
+	LogRolledBack  = "batches_rolled_back"
 	LogStack       = "stack"
 	LogChannels    = "channels"
 	LogReason      = "reason"
