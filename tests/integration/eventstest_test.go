@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -113,29 +112,6 @@ func TestPublishedCardReachesPlatform(t *testing.T) {
 	eventstest.RequirePublished(t, outbox.InWorkspace(workspace.UUID), "worlds.world_model_card.published",
 		func(p cardPublished) bool { return p.CardID == "harbour" })
 	eventstest.RequireNotPublished[any](t, outbox.InWorkspace(uuid.New()), "worlds.world_model_card.published")
-}
-
-func TestTestingPageShowsTheseTests(t *testing.T) {
-	t.Parallel()
-	source, err := os.ReadFile("eventstest_test.go")
-	must(t, err)
-	page, err := os.ReadFile("../../docs/testing.md")
-	must(t, err)
-	blocks := 0
-	for i, block := range strings.Split(string(page), "```") {
-		code, isGo := strings.CutPrefix(block, "go\n")
-		if i%2 == 0 || !isGo {
-			continue
-		}
-		blocks++
-		if !strings.Contains(string(source), strings.TrimSpace(code)) {
-			t.Errorf("docs/testing.md has a block that is not in tests/integration/eventstest_test.go: "+
-				"copy it from there:\n%s", code)
-		}
-	}
-	if blocks == 0 {
-		t.Error("docs/testing.md shows no Go")
-	}
 }
 
 // A developer who forgot a grant or a consumer is told so at once, and not when the retries are used up.
