@@ -39,7 +39,7 @@ func TestEachWorkloadRuns(t *testing.T) {
 	r := newReport(ctx, b, options{rounds: 1, long: true})
 	for _, w := range workloads(tiny) {
 		w.systems = slices.DeleteFunc(w.systems, func(s system) bool { return slices.Contains(peers, s) })
-		if err := b.measure(ctx, w, options{rounds: 1}, r); err != nil {
+		if err := b.measure(ctx, w, 1, r); err != nil {
 			t.Fatalf("%s: %v", w.name, err)
 		}
 		if !slices.ContainsFunc(r.Results, func(r *result) bool { return r.Workload == w.name && r.Values[0] > 0 }) &&
@@ -92,5 +92,48 @@ func TestRatiosCompareWithTheBestPeerOrAnotherWorkload(t *testing.T) {
 	}
 	if _, _, ok := r.ratioOf(ratio{workload: "b", metric: "m", of: "spectral", to: "river"}); ok {
 		t.Error("a ratio to a system that was not measured")
+	}
+}
+
+func TestFlagsThatCannotBeMetAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		options options
+		args    []string
+		want    string // in the error
+	}{
+		{options: options{rounds: 1, workload: "drain,nothing"}, want: "Workloads: call, first publish"},
+		{options: options{rounds: 1, workload: "drain,"}, want: `no workload that runs has ""`},
+		{options: options{rounds: 1, workload: "leased"}, want: "With -long also: "},
+		{options: options{rounds: 1, system: "rivers"}, want: "Systems: empty statement, floor"},
+		{options: options{rounds: 1, workload: "call", system: "gue"}, want: "none of the workloads"},
+		{options: options{}, want: "-rounds 0"},
+		{options: options{rounds: 1}, args: []string{"drain"}, want: `unexpected argument "drain"`},
+	} {
+		if _, err := c.options.choose(c.args); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v %q: %v, want %q", c.options, c.args, err, c.want)
+		}
+	}
+}
+
+func TestWorkloadsAreChosenByNameBeforeParts(t *testing.T) {
+	t.Parallel()
+	for part, want := range map[string]string{
+		"drain": "drain", "hot rows,call": "call,effects in batches on hot rows", "of ha": "curve of handlers",
+		"drain,drain with": "drain,drain with snapshot,drain with log",
+	} {
+		chosen, err := options{rounds: 1, workload: part}.choose(nil)
+		var names []string
+		for _, w := range chosen {
+			names = append(names, w.name)
+		}
+		if got := strings.Join(names, ","); err != nil || got != want {
+			t.Errorf("%s chooses %s, want %s: %v", part, got, want, err)
+		}
+	}
+	for _, w := range workloads(long) {
+		if strings.Contains(w.name, ",") {
+			t.Errorf("%s cannot be named in a list with commas", w.name)
+		}
 	}
 }

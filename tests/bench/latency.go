@@ -107,7 +107,11 @@ func (w idle) run(ctx context.Context, d *database, s system) (_ []metric, err e
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 	// Idle sessions report their transactions up to ten seconds later, as late at the end as at the beginning.
-	<-time.After(min(11*time.Second, 2*d.bench.sizes.idle))
+	select {
+	case <-time.After(min(11*time.Second, 2*d.bench.sizes.idle)):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	before, err := d.transactions(ctx)
 	if err != nil {
 		return nil, err

@@ -2,13 +2,14 @@
 // Postgres with a database for each system, runs the workloads in rounds that alternate between the systems, and prints
 // medians with their range, ratios and charts.
 //
-//	go -C tests/bench run .                       # the short form, 2 to 3 minutes
+//	go -C tests/bench run .                       # the short form, 3 to 5 minutes
 //	go -C tests/bench run . -long -out ../../docs # everything, several hours; writes docs/performance.md
 //	go -C tests/bench run . -workload drain -system spectral,river
 //	go -C tests/bench run . -workload curve -rounds 1 # the curves with fewer events, 2 minutes
 //
 // The files:
 //
+//   - options.go: the flags, and which workloads they choose
 //   - server.go: the Postgres, its databases and its counters
 //   - system.go: what a system is; spectral.go, floor.go, river.go, watermill.go, gue.go, node.go: the systems
 //   - workload.go: the list of workloads; publish.go, drain.go, latency.go: how they run
@@ -30,29 +31,26 @@ import (
 	"time"
 )
 
-// options are the flags.
-type options struct {
-	long     bool
-	workload string
-	system   string
-	rounds   int
-	out      string
-}
-
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == workerProcess {
 		exit(runWorkerProcess(os.Args[2]))
 	}
 	var o options
-	flag.BoolVar(&o.long, "long", false, "run all workloads, with more events and time")
-	flag.StringVar(&o.workload, "workload", "", "run only workloads whose names contain one of these, with commas between")
-	flag.StringVar(&o.system, "system", "", "run only these systems, with commas between")
-	flag.IntVar(&o.rounds, "rounds", 3, "measure so many times")
-	flag.StringVar(&o.out, "out", "", "write performance.md, and charts and JSON in performance/, in this folder")
+	o.flags(flag.CommandLine)
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	chosen, err := o.choose(flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
+		signals = append(signals, syscall.SIGHUP)
+	}
+	signal.Ignore(syscall.SIGPIPE) // writing fails instead, and the server is removed
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	defer stop()
-	exit(run(ctx, o))
+	exit(run(ctx, o, chosen))
 }
 
 func exit(err error) {
@@ -63,24 +61,24 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-func run(ctx context.Context, o options) (err error) {
-	sizes := short
-	if o.long {
-		sizes = long
-	}
-	b, err := start(ctx, sizes)
+var errInterrupted = errors.New("interrupted")
+
+func run(ctx context.Context, o options, chosen []workload) (err error) {
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = errInterrupted // what failed is a consequence
+		}
+	}()
+	b, err := start(ctx, o.sizes())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
 	report := newReport(ctx, b, o)
 	started := time.Now()
-	for _, w := range workloads(sizes) {
-		if named := w.curve != nil && o.workload != ""; w.long && !o.long && !named || !matches(w.name, o.workload) {
-			continue
-		}
+	for _, w := range chosen {
 		fmt.Fprintf(os.Stderr, "%s %s\n", time.Since(started).Round(time.Second), w.name)
-		if err := b.measure(ctx, w, o, report); err != nil {
+		if err := b.measure(ctx, w, o.rounds, report); err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		report.Took = time.Since(started).Round(time.Second).String()
@@ -96,21 +94,11 @@ func run(ctx context.Context, o options) (err error) {
 	return err
 }
 
-// matches reports whether name contains one of the parts of a list with commas. An empty list matches all.
-func matches(name, list string) bool {
-	return list == "" || slices.ContainsFunc(strings.Split(list, ","), func(part string) bool {
-		return strings.Contains(name, part)
-	})
-}
-
 // measure runs a workload on each of its systems, round by round.
-func (b *bench) measure(ctx context.Context, w workload, o options, report *report) error {
+func (b *bench) measure(ctx context.Context, w workload, rounds int, report *report) error {
 	var systems []system
 	var databases []*database
 	for _, s := range w.systems {
-		if o.system != "" && !slices.Contains(strings.Split(o.system, ","), s.Info().name) {
-			continue
-		}
 		d, err := b.open(ctx, s)
 		if err == nil {
 			systems, databases = append(systems, s), append(databases, d)
@@ -123,7 +111,6 @@ func (b *bench) measure(ctx context.Context, w workload, o options, report *repo
 	if points == nil {
 		points = []point{{run: w.run}}
 	}
-	rounds := o.rounds
 	if w.once {
 		rounds = 1
 	}

@@ -137,9 +137,9 @@ func workloads(n sizes) []workload {
 	}{
 		{"effects in batches", "a statement for each batch, if there are batch handlers; distinct rows", perBatch, 0,
 			with(product, bare)},
-		{"effects in batches, hot", "the same on 500 rows", perBatch, hotRows, n.some(product, bare)},
+		{"effects in batches on hot rows", "the same on 500 rows", perBatch, hotRows, n.some(product, bare)},
 		{"effects one by one", "a statement for each event, distinct rows", perEvent, 0, n.some(product, bare)},
-		{"effects one by one, hot", "the same on 500 rows", perEvent, hotRows, n.some(product, bare)},
+		{"effects one by one on hot rows", "the same on 500 rows", perEvent, hotRows, n.some(product, bare)},
 	} {
 		all = append(all, workload{name: w.name, systems: w.systems, long: w.effect == perEvent && w.keys > 0,
 			about: fmt.Sprintf("A backlog of %d events with an effect each: %s.", n.effects, w.about),
@@ -154,7 +154,7 @@ func workloads(n sizes) []workload {
 	all = append(all,
 		workload{name: "idle", systems: with(product), once: true, together: true, run: idle{workers: 1}.run,
 			about: "Transactions per second of a worker without events."},
-		workload{name: "idle, 20 workers", long: true, once: true, systems: []system{product},
+		workload{name: "idle with 20 workers", long: true, once: true, systems: []system{product},
 			run:   idle{workers: 20}.run,
 			about: "Transactions per second of 20 workers without events."},
 		workload{name: "drain 1 M", long: true, systems: with(product, bare), run: drain{count: n.million}.run,
