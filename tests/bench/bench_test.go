@@ -36,7 +36,8 @@ func TestEachWorkloadRuns(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	r := newReport(ctx, b, options{rounds: 1, long: true})
+	r := new(report)
+	r.begin(ctx, b, options{rounds: 1, long: true})
 	for _, w := range workloads(tiny) {
 		w.systems = slices.DeleteFunc(w.systems, func(s system) bool { return slices.Contains(peers, s) })
 		if err := b.measure(ctx, w, 1, r); err != nil {
@@ -76,9 +77,47 @@ func TestEachWorkloadRuns(t *testing.T) {
 	}
 }
 
+func TestWorkloadsThatDoNotRunKeepTheirFigures(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "made")
+	for _, run := range []struct {
+		date  string
+		value float64
+		names []string
+	}{{"first day", 11, []string{"idle", "drain", "call"}}, {"second day", 22, []string{"drain"}}} {
+		r, err := readReport(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Runs = append(r.Runs, &origin{Date: run.date, Workloads: make(map[string]string)})
+		for _, name := range run.names {
+			r.add(workload{name: name, about: "About " + name + "."}, "spectral", metric{name: name, value: run.value})
+			if err := r.write(dir); err != nil { // after each, as if the next one were interrupted
+				t.Fatal(err)
+			}
+		}
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "performance.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := string(data)
+	for _, want := range []string{"# Performance\n", beginMark, "on first day", ": call, idle.", "on second day",
+		": drain.", "### Call\n\nAbout call.", "| 11.0 |", "### Drain", "| 22.0 |", "### Idle", "| 11.0 |", endMark} {
+		_, after, ok := strings.Cut(rest, want)
+		if !ok {
+			t.Fatalf("the page lacks %q here:\n%s", want, rest)
+		}
+		rest = after
+	}
+	if _, err := os.Stat(filepath.Join(dir, "performance", "idle.svg")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRatiosCompareWithTheBestPeerOrAnotherWorkload(t *testing.T) {
 	t.Parallel()
-	r := report{about: make(map[string]string)}
+	r := report{Runs: []*origin{{Workloads: make(map[string]string)}}}
 	for _, v := range []struct {
 		workload, system string
 		value            float64

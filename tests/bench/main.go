@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -69,19 +70,28 @@ func run(ctx context.Context, o options, chosen []workload) (err error) {
 			err = errInterrupted // what failed is a consequence
 		}
 	}()
+	report := new(report)
+	if o.out != "" { // write what is there already, to know that writing works
+		if report, err = readReport(o.out); err == nil {
+			err = report.write(o.out)
+		}
+		if err != nil {
+			return fmt.Errorf("-out: %w", err)
+		}
+	}
 	b, err := start(ctx, o.sizes())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
-	report := newReport(ctx, b, o)
+	measured := report.begin(ctx, b, o)
 	started := time.Now()
 	for _, w := range chosen {
 		fmt.Fprintf(os.Stderr, "%s %s\n", time.Since(started).Round(time.Second), w.name)
 		if err := b.measure(ctx, w, o.rounds, report); err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
-		report.Took = time.Since(started).Round(time.Second).String()
+		measured.Took = time.Since(started).Round(time.Second).String()
 		if o.out != "" { // each time, since the long form takes hours
 			if err := report.write(o.out); err != nil {
 				return err
@@ -90,7 +100,10 @@ func run(ctx context.Context, o options, chosen []workload) (err error) {
 	}
 	if o.out == "" {
 		_, err = os.Stdout.WriteString(report.markdown(false))
+		return err
 	}
+	page, err := filepath.Abs(filepath.Join(o.out, "performance.md"))
+	fmt.Fprintln(os.Stderr, "wrote", page)
 	return err
 }
 

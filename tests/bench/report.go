@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -21,10 +23,15 @@ import (
 
 // report collects what was measured. It is written as JSON too.
 type report struct {
+	Runs    []*origin // the last one is this run
+	Results []*result
+}
+
+// origin is a run of this command, with the workloads whose figures are from it, and what they measure.
+type origin struct {
 	Command, Date, Took, Machine, Postgres, Go string
 	Versions                                   []string
-	Results                                    []*result
-	about                                      map[string]string
+	Workloads                                  map[string]string
 }
 
 // result is a metric of one system in one workload, with a value for each round.
@@ -47,34 +54,36 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-func newReport(ctx context.Context, b *bench, o options) *report {
-	r := &report{Date: time.Now().UTC().Format("2006-01-02"), Go: runtime.Version(), Command: "go -C tests/bench run .",
-		Postgres: "unknown", about: make(map[string]string)}
+// begin adds this run, which has no figures yet.
+func (r *report) begin(ctx context.Context, b *bench, o options) *origin {
+	run := &origin{Date: time.Now().UTC().Format("2006-01-02"), Go: runtime.Version(), Command: "go -C tests/bench run .",
+		Postgres: "unknown", Workloads: make(map[string]string)}
 	if o.long {
-		r.Command += " -long"
+		run.Command += " -long"
 	}
 	for _, flag := range [][2]string{{"workload", o.workload}, {"system", o.system}} {
 		if flag[1] != "" {
-			r.Command += fmt.Sprintf(" -%s %q", flag[0], flag[1])
+			run.Command += fmt.Sprintf(" -%s %q", flag[0], flag[1])
 		}
 	}
-	r.Command += fmt.Sprintf(" -rounds %d", o.rounds)
-	r.Machine = fmt.Sprintf("%d cores (%s), %s, %s/%s", runtime.NumCPU(), procField("/proc/cpuinfo", "model name"),
+	run.Command += fmt.Sprintf(" -rounds %d", o.rounds)
+	run.Machine = fmt.Sprintf("%d cores (%s), %s, %s/%s", runtime.NumCPU(), procField("/proc/cpuinfo", "model name"),
 		memory(), runtime.GOOS, runtime.GOARCH)
 	if pool, err := openPool(ctx, b.server.URL("postgres"), 1); err == nil {
-		_ = pool.QueryRow(ctx, "show server_version").Scan(&r.Postgres)
+		_ = pool.QueryRow(ctx, "show server_version").Scan(&run.Postgres)
 		pool.Close()
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range info.Deps {
 			if slices.Contains([]string{"github.com/riverqueue/river", "github.com/vgarvardt/gue/v5",
 				"github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/jackc/pgx/v5"}, module.Path) {
-				r.Versions = append(r.Versions, strings.TrimPrefix(module.Path, "github.com/")+" "+module.Version)
+				run.Versions = append(run.Versions, strings.TrimPrefix(module.Path, "github.com/")+" "+module.Version)
 			}
 		}
 	}
-	r.Versions = append(r.Versions, nodeVersions()...)
-	return r
+	run.Versions = append(run.Versions, nodeVersions()...)
+	r.Runs = append(r.Runs, run)
+	return run
 }
 
 // procField returns the first value of a name in a file of /proc, or "unknown".
@@ -100,8 +109,17 @@ func memory() string {
 	return fmt.Sprintf("%.0f GiB", kb/(1<<20))
 }
 
+// add adds a value. The first one of a workload in this run replaces what an earlier run measured of it.
 func (r *report) add(w workload, system string, m metric) {
-	r.about[w.name] = w.about
+	run := r.Runs[len(r.Runs)-1]
+	if _, ok := run.Workloads[w.name]; !ok {
+		for _, earlier := range r.Runs {
+			delete(earlier.Workloads, w.name)
+		}
+		run.Workloads[w.name] = w.about
+		r.Runs = slices.DeleteFunc(r.Runs, func(o *origin) bool { return len(o.Workloads) == 0 })
+		r.Results = slices.DeleteFunc(r.Results, func(old *result) bool { return old.Workload == w.name })
+	}
 	found := r.find(w.name, system, m.name)
 	if found == nil {
 		found = &result{Workload: w.name, System: system, Metric: m.name, Unit: m.unit, LowerIsBetter: m.lower,
@@ -202,9 +220,15 @@ func (r *report) ratioOf(q ratio) (v float64, against string, ok bool) {
 // markdown returns the tables, with links to the charts if there are files of them.
 func (r *report) markdown(charts bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\n", wrap(fmt.Sprintf("Measured on %s with `%s`, which took %s. Machine: %s. PostgreSQL %s, "+
-		"fsync and synchronous_commit on; %s; %s. Values are medians, with the least and the greatest of the rounds.", r.Date,
-		r.Command, cmp.Or(r.Took, "?"), r.Machine, r.Postgres, r.Go, strings.Join(r.Versions, ", "))))
+	about := make(map[string]string)
+	for _, run := range r.Runs {
+		maps.Copy(about, run.Workloads)
+		fmt.Fprintf(&b, "%s\n\n", wrap(fmt.Sprintf("Measured on %s with `%s`, which took %s: %s. Machine: %s. PostgreSQL "+
+			"%s, fsync and synchronous_commit on; %s; %s.", run.Date, run.Command, cmp.Or(run.Took, "?"),
+			strings.Join(slices.Sorted(maps.Keys(run.Workloads)), ", "), run.Machine, run.Postgres, run.Go,
+			strings.Join(run.Versions, ", "))))
+	}
+	b.WriteString("Values are medians, with the least and the greatest of the rounds.\n\n")
 	b.WriteString("| Goal | of | to | measured | wanted |\n|---|---|---|---:|---:|\n")
 	for _, q := range ratios {
 		if v, against, ok := r.ratioOf(q); ok {
@@ -215,7 +239,7 @@ func (r *report) markdown(charts bool) string {
 	for _, result := range r.Results {
 		if w := result.Workload; w != last {
 			last = w
-			fmt.Fprintf(&b, "\n### %s%s\n\n%s\n\n", strings.ToUpper(w[:1]), w[1:], wrap(r.about[w]))
+			fmt.Fprintf(&b, "\n### %s%s\n\n%s\n\n", strings.ToUpper(w[:1]), w[1:], wrap(about[w]))
 			if charts {
 				fmt.Fprintf(&b, "![%s](performance/%s)\n\n", w, chartFile(w))
 			}
@@ -380,10 +404,39 @@ const (
 	endMark   = "<!-- End of what tests/bench writes. -->"
 )
 
+// readReport returns the report that write wrote in this folder, or an empty one.
+func readReport(dir string) (*report, error) {
+	r := new(report)
+	file := filepath.Join(dir, "performance", "results.json")
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, r)
+	}
+	if err == nil && len(r.Runs) == 0 && len(r.Results) > 0 {
+		err = fmt.Errorf("%s does not say from which run its figures are: move it away", file)
+	}
+	return r, err
+}
+
 // write replaces what lies between the marks in performance.md, and writes performance/ beside it.
 func (r *report) write(dir string) error {
-	page := filepath.Join(dir, "performance.md")
+	var order []string
+	for _, w := range workloads(long) {
+		order = append(order, w.name)
+	}
+	place := func(r *result) uint { return uint(slices.Index(order, r.Workload)) } // unknown ones are last
+	slices.SortStableFunc(r.Results, func(a, b *result) int { return cmp.Compare(place(a), place(b)) })
+	page, folder := filepath.Join(dir, "performance.md"), filepath.Join(dir, "performance")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
 	text, err := os.ReadFile(page)
+	if errors.Is(err, os.ErrNotExist) {
+		text, err = []byte("# Performance\n\n"+beginMark+"\n"+endMark+"\n"), nil
+	}
 	if err != nil {
 		return err
 	}
@@ -392,19 +445,12 @@ func (r *report) write(dir string) error {
 	if !begun || !ended {
 		return fmt.Errorf("%s lacks the lines %q and %q", page, beginMark, endMark)
 	}
-	text = []byte(before + beginMark + "\n\n" + r.markdown(true) + "\n" + endMark + after)
-	folder := filepath.Join(dir, "performance")
-	if err := os.RemoveAll(folder); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	files := map[string][]byte{page: text, filepath.Join(folder, "results.json"): append(data, '\n')}
+	files := map[string][]byte{filepath.Join(folder, "results.json"): append(data, '\n'),
+		page: []byte(before + beginMark + "\n\n" + r.markdown(true) + "\n" + endMark + after)}
 	for _, result := range r.Results {
 		name := filepath.Join(folder, chartFile(result.Workload))
 		if files[name], err = r.svg(result.Workload); err != nil {
@@ -416,5 +462,11 @@ func (r *report) write(dir string) error {
 			return err
 		}
 	}
-	return nil
+	charts, err := filepath.Glob(filepath.Join(folder, "*.svg"))
+	for _, name := range charts {
+		if files[name] == nil { // of a workload that was renamed or removed
+			err = errors.Join(err, os.Remove(name))
+		}
+	}
+	return err
 }
