@@ -61,7 +61,8 @@ func TestEachWorkloadRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"before\n", "\nafter\n", "| drain | spectral | floor |", "performance/drain.svg"} {
+	for _, want := range []string{"before\n", "\nafter\n", "| drain | spectral | floor |", "Of these goals",
+		"performance/drain.svg"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -125,11 +126,12 @@ func TestRatiosCompareWithTheBestPeerOrAnotherWorkload(t *testing.T) {
 		r.add(workload{name: v.workload}, v.system, metric{name: "m", value: v.value})
 	}
 	for to, want := range map[string]float64{bestPeer: 2, "floor": 0.5, "river": 4} {
-		if v, _, ok := r.ratioOf(ratio{workload: "a", metric: "m", of: "spectral", to: to}); !ok || v != want {
+		v, _ := r.ratioOf(ratio{workload: "a", metric: "m", of: "spectral", to: to})
+		if len(v) != 2 || v[0] != want || v[1] != want {
 			t.Errorf("against %s: %v, want %v", to, v, want)
 		}
 	}
-	if _, _, ok := r.ratioOf(ratio{workload: "b", metric: "m", of: "spectral", to: "river"}); ok {
+	if v, _ := r.ratioOf(ratio{workload: "b", metric: "m", of: "spectral", to: "river"}); len(v) > 0 {
 		t.Error("a ratio to a system that was not measured")
 	}
 }
@@ -173,6 +175,22 @@ func TestWorkloadsAreChosenByNameBeforeParts(t *testing.T) {
 	for _, w := range workloads(long) {
 		if strings.Contains(w.name, ",") {
 			t.Errorf("%s cannot be named in a list with commas", w.name)
+		}
+	}
+}
+
+func TestAGoalWithinTheRangeIsUnclear(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		values []float64
+		goal   string
+		want   string
+	}{
+		{[]float64{2, 2, 3}, ">= 2", met}, {[]float64{2, 1.9, 3}, ">= 2", unclear}, {[]float64{1}, ">= 2", missed},
+		{[]float64{2, 1}, "<= 2", met}, {[]float64{1, 0.9}, "< 1", unclear}, {[]float64{1, 1.2}, "< 1", missed},
+	} {
+		if got := isMet(c.values, c.goal); got != c.want {
+			t.Errorf("%v %s: %s, want %s", c.values, c.goal, got, c.want)
 		}
 	}
 }

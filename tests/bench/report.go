@@ -187,14 +187,15 @@ var ratios = []ratio{
 	{"idle, transactions/s", "idle", "idle", "spectral", "", "<= 0.5"},
 }
 
-// ratioOf returns the quotient and what it is against. A ratio to a name of a workload compares one system with itself.
-func (r *report) ratioOf(q ratio) (v float64, against string, ok bool) {
+// ratioOf returns the quotients of the rounds, after that of the medians, and what they are against. A ratio to a name
+// of a workload compares one system with itself.
+func (r *report) ratioOf(q ratio) (values []float64, against string) {
 	of := r.find(q.workload, q.of, q.metric)
 	if of == nil {
-		return 0, "", false
+		return nil, ""
 	}
 	if q.to == "" {
-		return of.median(), "", true
+		return append([]float64{of.median()}, of.Values...), ""
 	}
 	to := r.find(q.workload, q.to, q.metric)
 	if q.to == bestPeer {
@@ -212,9 +213,59 @@ func (r *report) ratioOf(q ratio) (v float64, against string, ok bool) {
 		against = to.System
 	}
 	if to == nil {
-		return 0, "", false
+		return nil, ""
 	}
-	return of.median() / to.median(), against, true
+	values = []float64{of.median() / to.median()}
+	for i := range min(len(of.Values), len(to.Values)) {
+		values = append(values, of.Values[i]/to.Values[i])
+	}
+	return values, against
+}
+
+const (
+	met     = "yes"
+	missed  = "no"
+	unclear = "unclear"
+)
+
+// isMet says whether values meet a goal: unclear if only some do.
+func isMet(values []float64, goal string) string {
+	var operator string
+	var limit float64
+	if _, err := fmt.Sscan(goal, &operator, &limit); err != nil {
+		panic(err)
+	}
+	all := ""
+	for _, v := range values {
+		this := missed
+		if operator == ">=" && v >= limit || operator == "<=" && v <= limit || operator == "<" && v < limit {
+			this = met
+		}
+		if all = cmp.Or(all, this); all != this {
+			return unclear
+		}
+	}
+	return all
+}
+
+// goals returns the table of the ratios that were measured.
+func (r *report) goals() string {
+	var b strings.Builder
+	counts := make(map[string]int)
+	for _, q := range ratios {
+		if values, against := r.ratioOf(q); len(values) > 0 {
+			result := isMet(values, q.goal)
+			counts[result]++
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s-%s | %s | %s |\n", q.text, q.of, against, number(values[0]),
+				number(slices.Min(values)), number(slices.Max(values)), q.goal, result)
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "| Goal | of | to | measured | range | wanted | met |\n|---|---|---|---:|---:|---:|---|\n" + b.String() + "\n" +
+		wrap(fmt.Sprintf("Of these goals the figures meet %d and miss %d; unclear are %d, where the goal lies within the "+
+			"range of the rounds.", counts[met], counts[missed], counts[unclear])) + "\n"
 }
 
 // markdown returns the tables, with links to the charts if there are files of them.
@@ -223,18 +274,16 @@ func (r *report) markdown(charts bool) string {
 	about := make(map[string]string)
 	for _, run := range r.Runs {
 		maps.Copy(about, run.Workloads)
-		fmt.Fprintf(&b, "%s\n\n", wrap(fmt.Sprintf("Measured on %s with `%s`, which took %s: %s. Machine: %s. PostgreSQL "+
-			"%s, fsync and synchronous_commit on; %s; %s.", run.Date, run.Command, cmp.Or(run.Took, "?"),
-			strings.Join(slices.Sorted(maps.Keys(run.Workloads)), ", "), run.Machine, run.Postgres, run.Go,
-			strings.Join(run.Versions, ", "))))
+		which := ""
+		if len(r.Runs) > 1 {
+			which = ": " + strings.Join(slices.Sorted(maps.Keys(run.Workloads)), ", ")
+		}
+		fmt.Fprintf(&b, "%s\n\n", wrap(fmt.Sprintf("Measured on %s with `%s`, which took %s%s. Machine: %s. "+
+			"PostgreSQL %s, fsync and synchronous_commit on; %s; %s.", run.Date, run.Command, cmp.Or(run.Took, "?"), which,
+			run.Machine, run.Postgres, run.Go, strings.Join(run.Versions, ", "))))
 	}
 	b.WriteString("Values are medians, with the least and the greatest of the rounds.\n\n")
-	b.WriteString("| Goal | of | to | measured | wanted |\n|---|---|---|---:|---:|\n")
-	for _, q := range ratios {
-		if v, against, ok := r.ratioOf(q); ok {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", q.text, q.of, against, number(v), q.goal)
-		}
-	}
+	b.WriteString(r.goals())
 	last := ""
 	for _, result := range r.Results {
 		if w := result.Workload; w != last {
@@ -292,6 +341,13 @@ func chartFile(workload string) string {
 	}, strings.ToLower(workload))
 	return name + ".svg"
 }
+
+// colors of the systems. Other variants of the floor have its color.
+var colors = map[string]string{"spectral": "#2f6fb3", "spectral-sql": "#7fabdb", "spectral with log": "#1b4777",
+	"floor": "#9aa7b4", "river": "#c2703d", "watermill": "#4f9d69", "gue": "#8a6bb1", "graphile-worker": "#c9a227",
+	"pg-boss": "#b5495b"}
+
+func color(system string) string { return cmp.Or(colors[system], colors["floor"]) }
 
 // chart is a bar for each system, with a line from the least to the greatest value.
 var chart = template.Must(template.New("chart").Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="720"
@@ -357,7 +413,7 @@ func (r *report) line(points []*result) ([]byte, error) {
 		i := slices.IndexFunc(lines, func(l mark) bool { return l.Name == p.System })
 		if i < 0 {
 			i = len(lines)
-			lines = append(lines, mark{Name: p.System, Color: []string{"#2f6fb3", "#9aa7b4", "#c2703d"}[i%3], Y: 50 + 20*i})
+			lines = append(lines, mark{Name: p.System, Color: color(p.System), Y: 50 + 20*i})
 		}
 		x, y := ticks[slices.Index(xs, p.X)].X, up(p.median())
 		lines[i].Points += fmt.Sprintf("%d,%d ", x, y)
@@ -387,11 +443,8 @@ func (r *report) svg(workload string) ([]byte, error) {
 	bars := make([]bar, len(all))
 	for i, result := range all {
 		y, high := 34+24*i, 160+scale(slices.Max(result.Values))
-		bars[i] = bar{Name: result.System, Value: number(result.median()), Color: "#9aa7b4", Y: y, Text: y + 13,
+		bars[i] = bar{Name: result.System, Value: number(result.median()), Color: color(result.System), Y: y, Text: y + 13,
 			Middle: y + 8, Width: scale(result.median()), Low: 160 + scale(slices.Min(result.Values)), High: high, End: high + 8}
-		if strings.HasPrefix(result.System, "spectral") {
-			bars[i].Color = "#2f6fb3"
-		}
 	}
 	title := fmt.Sprintf("%s: %s, %s", workload, all[0].Metric, all[0].Unit)
 	var out bytes.Buffer

@@ -59,7 +59,7 @@ type sizes struct {
 }
 
 var (
-	short = sizes{fewPeers: true, publish: 700 * time.Millisecond, runs: [][2]int{{32, 1}, {1, 1000}},
+	short = sizes{fewPeers: true, publish: 700 * time.Millisecond, runs: [][2]int{{1, 1000}, {32, 1}},
 		calls: 500 * time.Millisecond, firsts: 5, drain: 30_000, effects: 10_000,
 		latency: 3 * time.Second, idle: 10 * time.Second,
 		backlogs: []int{1000, 10_000, 100_000}, histories: []int{0, 10_000, 100_000}, workers: []int{1, 2, 4, 8}}
