@@ -37,7 +37,7 @@ soak: ## run all tests with the long storms and full models (each package may ta
 race: ## run the adapters and the conformance suite under the race detector (30 s)
 	go test -race ./internal/core/... ./tests/conformance
 
-bench: ## measure the speed beside peers, docs/performance.md (3 min; make it quiet before)
+bench: ## measure the speed beside peers, docs/performance.md (3 to 5 min; make it quiet before)
 	go -C tests/bench run .
 
 lint: ## run golangci-lint (10 s; 1 min the first time)
