@@ -4,5 +4,6 @@
 //   - setup_test.go: a worker with its receivers
 //   - traces_test.go: traces, from producers in Go and SQL to handlers
 //   - metrics_test.go: the metrics and docs/telemetry.md
+//   - alerts_test.go: the alerts and the dashboard in deploy/
 //   - secrets_test.go: what no output may have
 package telemetry_test

@@ -45,6 +45,17 @@ func value(f *dto.MetricFamily, labels ...string) (sum float64) {
 
 var documented = regexp.MustCompile("(?m)^\\| `([a-z0-9._]+)` \\| `([a-z0-9_]+)` \\|")
 
+// documentedMetrics returns Prometheus' names of the metrics in docs/telemetry.md.
+func documentedMetrics(t *testing.T) (names []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/telemetry.md")
+	must(t, err)
+	for _, match := range documented.FindAllStringSubmatch(string(page), -1) {
+		names = append(names, match[2])
+	}
+	return names
+}
+
 // The metrics are those of docs/telemetry.md, by both names.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
@@ -55,10 +66,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	page, err := os.ReadFile("../../docs/telemetry.md")
 	must(t, err)
-	var inDocs []string
-	for _, match := range documented.FindAllStringSubmatch(string(page), -1) {
-		inDocs = append(inDocs, match[2])
-	}
+	inDocs := documentedMetrics(t)
 	rare := map[string]bool{} // of which there is nothing to tell here
 	for _, match := range regexp.MustCompile("(?m)^\\| `[a-z0-9._]+` \\| `([a-z0-9_]+)` .*\\(only once there is one\\)").
 		FindAllStringSubmatch(string(page), -1) {
