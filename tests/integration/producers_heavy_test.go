@@ -98,7 +98,11 @@ func leaveNoEventBehind(t *testing.T, producers, bursts int, names ...string) {
 				}
 				burst.Wait()
 				must(t, errors.Join(faults...))
-				if c.aborts {
+				if c.aborts { // which finds no lock of a session that is being killed, or it would stay silent too
+					b.eventually("the end of all locks of producers", func() bool {
+						return one[bool](b, `select not exists (select from pg_locks l join pg_stat_activity a using (pid)
+							where l.locktype = 'advisory' and a.application_name = 'producer' and a.datname = current_database())`)
+					})
 					b.publish(event(1))
 				}
 				b.eventually("delivery of all events", func() bool {
