@@ -19,7 +19,7 @@ create function core.event_field_fault(p_field text, p_value jsonb) returns text
       case when jsonb_typeof(p_value) = 'string'
         and p_value #>> '{}' ~ ('^(?!0000)[0-9]{4}-'
           || '((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)'
-          || '[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$')
+          || '[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$')
         and (p_value #>> '{}' !~ '^....-02-29'
           or extract(day from make_date(left(p_value #>> '{}', 4)::integer, 3, 1) - 1) = 29)
         then null else 'must be a time as in RFC 3339, with a zone' end

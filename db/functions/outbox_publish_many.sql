@@ -36,7 +36,7 @@ begin
       'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at', v_place);
   elsif v_fault is not null then
     perform core.refuse('SP021', v_field, v_fault, core.shown(v_value),
-      'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_place);
+      E'core.outbox_publish shows the type of each parameter: \\df core.outbox_publish', v_place);
   end if;
   -- null instead of an array of nulls, which would take longer
   return (select core.outbox_publish_rows(

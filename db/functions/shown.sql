@@ -4,7 +4,7 @@ create function core.shown(p_value jsonb) returns text language sql immutable as
   select case jsonb_typeof(p_value)
     when 'object' then 'an object'
     when 'array' then 'an array'
-    when 'string' then '"' || regexp_replace(left(p_value #>> '{}', 60), '[\u0001-\u001f\u007f]', ' ', 'g')
+    when 'string' then '"' || regexp_replace(left(p_value #>> '{}', 60), E'[\u0001-\u001f\u007f]', ' ', 'g')
       || case when char_length(p_value #>> '{}') > 60 then '..." (' || octet_length(p_value #>> '{}') || ' bytes)'
         else '"' end
     when 'number' then left(p_value::text, 60)

@@ -73,7 +73,7 @@ create function core.shown(p_value jsonb) returns text language sql immutable as
   select case jsonb_typeof(p_value)
     when 'object' then 'an object'
     when 'array' then 'an array'
-    when 'string' then '"' || regexp_replace(left(p_value #>> '{}', 60), '[\u0001-\u001f\u007f]', ' ', 'g')
+    when 'string' then '"' || regexp_replace(left(p_value #>> '{}', 60), E'[\u0001-\u001f\u007f]', ' ', 'g')
       || case when char_length(p_value #>> '{}') > 60 then '..." (' || octet_length(p_value #>> '{}') || ' bytes)'
         else '"' end
     when 'number' then left(p_value::text, 60)
@@ -499,7 +499,7 @@ create function core.event_field_fault(p_field text, p_value jsonb) returns text
       case when jsonb_typeof(p_value) = 'string'
         and p_value #>> '{}' ~ ('^(?!0000)[0-9]{4}-'
           || '((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)'
-          || '[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$')
+          || '[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$')
         and (p_value #>> '{}' !~ '^....-02-29'
           or extract(day from make_date(left(p_value #>> '{}', 4)::integer, 3, 1) - 1) = 29)
         then null else 'must be a time as in RFC 3339, with a zone' end
@@ -536,7 +536,7 @@ begin
       'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at', v_place);
   elsif v_fault is not null then
     perform core.refuse('SP021', v_field, v_fault, core.shown(v_value),
-      'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_place);
+      E'core.outbox_publish shows the type of each parameter: \\df core.outbox_publish', v_place);
   end if;
   return (select core.outbox_publish_rows(
       case when count(e.event_id) > 0 then array_agg(e.event_id) end,

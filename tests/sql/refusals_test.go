@@ -472,3 +472,16 @@ func TestMalformedCalls(t *testing.T) {
 		t.Errorf("%d events were published", n)
 	}
 }
+
+// A producer's session decides how its functions' texts are read.
+func TestFunctionsDoNotDependOnStandardConformingStrings(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	const off = "set standard_conforming_strings = off; set escape_string_warning = on; select core."
+	d.run(t,
+		line{"", off + `event_field_fault('occurred_at', '"2024-01-01T00:00:00x5Z"')`,
+			"must be a time as in RFC 3339, with a zone"},
+		line{"", off + `event_field_fault('occurred_at', '"2024-01-01T00:00:00.5Z"')`, "-"},
+		line{"", off + `shown(to_jsonb(chr(1) || 'a' || chr(127)))`, `" a "`},
+		line{"worlds", off + `outbox_publish_many('[{"event_type": 1}]')`, `SP021 event_type ~ \df core.outbox_publish`})
+}
