@@ -75,7 +75,7 @@ create function core.row_fault(p_sqlstate text, p_again boolean default false) r
 language plpgsql immutable as $$
 begin
   return left(p_sqlstate, 2) not in ('08', '53', '58') and left(p_sqlstate, 4) <> '57P0' and p_sqlstate <> '25006'
-    and (p_again or left(p_sqlstate, 2) not in ('25', '40', '55', '57', '72'));
+    and (p_again or left(p_sqlstate, 2) not in ('25', '26', '40', '55', '57', '72'));
 end
 $$;
 create function core.outbox_give_up(p_id uuid, p_occurred_at timestamptz, p_token uuid, p_reason text,

@@ -398,7 +398,7 @@ func TestRowFaults(t *testing.T) {
 		pgerrcode.ProgramLimitExceeded, pgerrcode.TriggeredActionException, pgerrcode.ReadOnlySQLTransaction,
 		pgerrcode.IdleInTransactionSessionTimeout, pgerrcode.DeadlockDetected, pgerrcode.LockNotAvailable,
 		pgerrcode.ConfigurationLimitExceeded, pgerrcode.QueryCanceled, pgerrcode.IOError, pgerrcode.ConnectionFailure,
-		pgerrcode.ObjectNotInPrerequisiteState, pgerrcode.SnapshotTooOld,
+		pgerrcode.ObjectNotInPrerequisiteState, pgerrcode.SnapshotTooOld, pgerrcode.InvalidSQLStatementName,
 	} {
 		have := pgtx.RowFault(&pgconn.PgError{Code: code, Where: "a trigger"})
 		if want := one[bool](b, "select core.row_fault($1)", code); have != want {

@@ -130,7 +130,7 @@ func handlerOnce(name string, do func(context.Context, events.Tx, events.Envelop
 
 func TestSessionState(t *testing.T) {
 	setup(t).cases(aRowIsSettledUnderTheWorkersSettings, eachEventSeesItsWorkspaceOnly,
-		whatAFunctionSetsDoesNotReachTheNextHandler, aChangedColumnCostsNoRetry,
+		whatAFunctionSetsDoesNotReachTheNextHandler, aChangedColumnCostsNoRetry, aFunctionThatDeallocatesFailsItsOwnEventOnly,
 		nothingRunsAfterTheTransactionHasEnded, onlySessionStateClosesTheConnection, sessionStateDoesNotLeakBetweenHandlers,
 		sessionStateOfAFailedHandlerDoesNotAffectOthers, theConnectionIsReset, transactionControlIsRefused)
 }
@@ -197,6 +197,42 @@ func aChangedColumnCostsNoRetry(b *bundle) {
 		"alter table core.outbox alter column attempts type bigint", "select 1"} {
 		b.exec(sql)
 		b.publish(event(n))
+		l.awaitDelivered(1)
+	}
+}
+
+// It takes the dispatcher's statements. The event is tried on another connection, as after any error of its handler.
+func aFunctionThatDeallocatesFailsItsOwnEventOnly(b *bundle) {
+	b.exec(`create or replace function platform.deallocate() returns void language plpgsql
+			as $$ begin execute 'deallocate all'; end $$;
+		grant execute on function platform.deallocate to spectral_platform`)
+	calls := 0
+	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if payloadN(e) != 2 {
+			return writeEffect("platform.one")(ctx, tx, e)
+		}
+		if calls++; calls == 3 {
+			return nil
+		}
+		_, err := tx.Exec(ctx, "select platform.deallocate()")
+		if calls == 2 {
+			err = errOnPurpose
+		}
+		return err
+	}))
+	s.BatchSize = 1
+	l := b.onOneConnection(s)
+	for n := range 5 {
+		b.publish(event(n))
+		if n != 2 {
+			l.awaitDelivered(1)
+			continue
+		}
+		for _, want := range []string{"DatabaseError: platform.one: ", "HandlerError: platform.one: "} {
+			if got := l.nextSettlement(); got.Outcome != dispatch.Retried || !strings.HasPrefix(got.LastError, want) {
+				b.Fatalf("%s after %d attempts: %s", got.Outcome, got.Attempts, got.LastError)
+			}
+		}
 		l.awaitDelivered(1)
 	}
 }

@@ -45,7 +45,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		if journalFailed(err) {
 			return err
 		}
-		if t.LostByNetwork() {
+		if t.LostByNetwork() && !pgtx.StatementLost(err) {
 			err = connectionLost(err)
 		}
 		if err == nil {
@@ -78,15 +78,17 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		t.entry.Stale = true
 	}
 	var pg *pgconn.PgError
-	if !errors.Is(err, errCommit) || !errors.As(err, &pg) || len(ran) == 0 {
+	switch {
+	case pgtx.StatementLost(err) && len(ran)+len(failures) > 0: // a function that one of them called deallocated it
+		errors.As(err, &pg)
+	case !errors.Is(err, errCommit) || !errors.As(err, &pg) || len(ran) == 0:
 		return err
-	}
-	if !s.checkDeferred {
+	case !s.checkDeferred:
 		result.left++
 		result.checkDeferred = true
 		return nil
 	}
-	// only COMMIT finds the fault, and does not tell which handler made it
+	// the error does not tell which handler made the fault
 	for _, r := range ran {
 		failures[r.Name] = t.consumer.ClassifyAndNote(ctx, pg, row.Failures[r.Name].Failures)
 	}

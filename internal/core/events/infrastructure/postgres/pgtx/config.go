@@ -96,7 +96,8 @@ func unify(config *pgx.ConnConfig) error {
 	config.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		// a primary's refusal is about the transaction, any other server's about itself
 		stale := err.Code == pgerrcode.ReadOnlySQLTransaction && conn.ParameterStatus(StandbyParameter) != "off"
-		return usable(conn, err) && !stale && !schemaChanged(err) // what a Tx has prepared, it never prepares again
+		// what a Tx has prepared, it never prepares again
+		return usable(conn, err) && !stale && !schemaChanged(err) && !StatementLost(err)
 	}
 	switch config.DefaultQueryExecMode {
 	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:

@@ -77,7 +77,14 @@ func RowFault(err error) bool {
 	if !ok || len(pg.Code) < 2 || pg.Where == "" && pgerrcode.IsSyntaxErrororAccessRuleViolation(pg.Code) {
 		return false
 	}
-	return !slices.Contains([]string{"08", "25", "40", "53", "55", "57", "58", "72"}, pg.Code[:2]) && !schemaChanged(pg)
+	return !slices.Contains([]string{"08", "25", "26", "40", "53", "55", "57", "58", "72"}, pg.Code[:2]) &&
+		!schemaChanged(pg)
+}
+
+// StatementLost reports whether a prepared statement does not exist any more: a function has deallocated it.
+func StatementLost(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == pgerrcode.InvalidSQLStatementName
 }
 
 // schemaChanged reports whether a migration invalidated a prepared statement of a handler; the driver prepares it
