@@ -39,7 +39,8 @@ func TestProductConsumers(t *testing.T) {
 		decisionsMayArriveInAnyOrder, aCompletedScanIsIndexed, anEarlierScanNeverOverwritesALaterOne,
 		manyDecisionsOnFewRulesDoNotDeadlock, // stops the worker
 		concurrentVersionsOfACardDiffer, aDecisionIsRecordedOnce, aScanIsCompletedOnce, aRollbackPublishesNothing,
-		aRefusalNamesThePlaceInTheWholePublish, aUnitSendsWhatItPublishesInOrder)
+		aRefusalNamesThePlaceInTheWholePublish, aUnitSendsWhatItPublishesInOrder,
+		aLostAnswerIsTheCommitsError)
 }
 
 func (b *bundle) productConsumer(eventType string) events.Subscription {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -118,6 +119,31 @@ func aRollbackPublishesNothing(b *bundle, _ *testWorker) {
 	}
 	if n := one[int](b, "select count(*)::int from core.outbox"); n != 0 {
 		b.Fatalf("%d rows were published", n)
+	}
+}
+
+// BEGIN, the events and COMMIT are one message. Whether it took effect is unknown, and the error must say so.
+func aLostAnswerIsTheCommitsError(b *bundle, _ *testWorker) {
+	var lost atomic.Bool
+	b.sockets = &sockets{via: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return &answerLost{conn, &lost}, err
+	}}
+	u := &publish.UnitOfWork{Pool: b.workersPool(), Publishing: b.publishing}
+	do := func() error {
+		return u.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error {
+			lost.Store(one[int](b, "select count(*) from core.outbox") == 2) // the statements are prepared
+			return p().Publish(b.ctx, event(0))
+		})
+	}
+	must(b.T, do())
+	must(b.T, do())
+	err := do()
+	if err == nil || !strings.HasPrefix(err.Error(), "commit: ") || pgtx.ErrorClass(err) != pgtx.ClassConnection {
+		b.Errorf("%v", err)
+	}
+	if n := one[int](b, "select count(*) from core.outbox"); n != 3 {
+		b.Errorf("%d events are published, want 3", n)
 	}
 }
 

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -94,6 +95,21 @@ func (s *socket) Read(p []byte) (int, error) {
 			return n, err
 		}
 	}
+}
+
+// answerLost closes its connection at an answer that arrives while lost is set.
+type answerLost struct {
+	net.Conn
+	lost *atomic.Bool
+}
+
+func (c *answerLost) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.lost.Load() {
+		_ = c.Close()
+		return 0, io.EOF
+	}
+	return n, err
 }
 
 func dialForever(ctx context.Context, _, _ string) (net.Conn, error) {

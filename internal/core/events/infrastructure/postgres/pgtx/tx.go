@@ -78,7 +78,7 @@ func (t *Tx) send(ctx context.Context, last int) (pgx.BatchResults, error) {
 	batch := t.queued
 	t.queued = &pgx.Batch{}
 	results := t.conn.Conn().SendBatch(ctx, batch)
-	for _, query := range batch.QueuedQueries[:batch.Len()-last] {
+	for i, query := range batch.QueuedQueries[:batch.Len()-last] {
 		var err error
 		if query.Fn != nil {
 			err = query.Fn(results)
@@ -86,8 +86,13 @@ func (t *Tx) send(ctx context.Context, last int) (pgx.BatchResults, error) {
 			_, err = results.Exec()
 		}
 		if err != nil {
+			_, answered := errors.AsType[*pgconn.PgError](err)
+			unanswered := !answered && t.conn.Conn().IsClosed()
 			_ = results.Close()
-			if !t.begun {
+			switch rest := batch.QueuedQueries[i+1:]; {
+			case unanswered && len(rest) > 0 && rest[len(rest)-1].SQL == commit:
+				return nil, committed(pgconn.CommandTag{}, err)
+			case !t.begun:
 				return nil, t.notBegun(err)
 			}
 			return nil, t.checked(err)
@@ -216,16 +221,19 @@ func (t *Tx) Forget(ctx context.Context) error {
 	return t.conn.Conn().DeallocateAll(ctx)
 }
 
-// Commit sends what is queued with COMMIT. Without any statement it does nothing.
+const commit = "commit"
+
+// Commit sends what is queued with COMMIT. Without any statement it does nothing. If the answer to that message is
+// lost, the error is that of the commit: the server may have committed.
 func (t *Tx) Commit(ctx context.Context) error {
 	if !t.begun && t.queued.Len() == t.own {
 		return nil
 	}
 	t.wanted = t.actor // no statement follows
 	if t.queued.Len() == 0 {
-		return committed(t.conn.Exec(ctx, "commit"))
+		return committed(t.conn.Exec(ctx, commit))
 	}
-	t.queued.Queue("commit").Fn = func(results pgx.BatchResults) error { return committed(results.Exec()) }
+	t.queued.Queue(commit).Fn = func(results pgx.BatchResults) error { return committed(results.Exec()) }
 	return t.Flush(ctx)
 }
 
