@@ -26,7 +26,26 @@ func (b *bundle) runs(sql string) bool {
 func TestDispatch(t *testing.T) {
 	setup(t).cases(aLostConnectionAffectsOnlyItsOwnEvent, anOutageOfTheServerCostsNoAttempt,
 		aTxIsRevokedWhenItsHandlerReturns, failuresAreClassified, workersShareOneRetrySchedule,
-		rowsOfABackendThatOutlivesItsConnectionAreClaimed)
+		rowsOfABackendThatOutlivesItsConnectionAreClaimed, aSlowRetryHoldsUpNoOther)
+}
+
+// Rows that have failed before are due together, and one of them is slow now.
+func aSlowRetryHoldsUpNoOther(b *bundle) {
+	slow := b.newGate()
+	var calls atomic.Int32
+	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if calls.Add(1) == 1 {
+			return slow.wait(ctx)
+		}
+		return writeEffect("platform.one")(ctx, tx, e)
+	}))
+	s.Concurrency = 2
+	b.publishMany(10)
+	b.exec(`update core.outbox set attempts = 1, handler_failures = '{"platform.one": {"failures": 1}}'`)
+	l := b.startWorker(noPoll, s)
+	l.awaitDelivered(9)
+	slow.release()
+	l.awaitDelivered(1)
 }
 
 // A backend may hold the rows of a batch after its connection was lost. Claims that find nothing in that time must

@@ -72,7 +72,7 @@ func (b *batchSizer) adjust(r claimResult, limit int, took time.Duration) {
 		if r.rows == 0 {
 			b.singles = 0 // others have claimed them
 		}
-	case limit > 1:
+	case limit > 1 && r.left < r.rows:
 		size := min(max(2*limit, b.size), events.MaxBatchSize)
 		if perRow := took / time.Duration(r.rows); perRow > 0 {
 			size = min(size, int(pgtx.BatchTime/perRow))

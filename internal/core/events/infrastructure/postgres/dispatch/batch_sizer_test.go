@@ -89,6 +89,17 @@ func TestABatchOfOneStays(t *testing.T) {
 	}
 }
 
+func TestRowsThatWereOnlyLeftAreClaimedOneByOne(t *testing.T) {
+	t.Parallel()
+	sizer := newTestSizer(10)
+	sizer.adjust(claimResult{rows: 10, left: 10}, 10, time.Millisecond)
+	for n := range 11 {
+		if next, want := sizer.next().limit, map[bool]int{true: 1, false: 10}[n < 10]; next != want {
+			t.Fatalf("claim %d of %d rows, want %d", n, next, want)
+		}
+	}
+}
+
 func TestDeferredChecksLastUntilTheRowsLeftHaveRun(t *testing.T) {
 	t.Parallel()
 	sizer := newTestSizer(10)

@@ -71,11 +71,8 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 	}
 	unhold := c.hold(rows)
 	defer unhold()
-	if clean > 1 {
-		result.left = len(rows) - clean
-		err = runBatch(ctx, t, rows[:clean], &result)
-	} else {
-		result.left = len(rows) - 1
+	switch {
+	case len(rows) == 1:
 		single := &singleRun{tx: t, row: rows[0], unhold: unhold, checkDeferred: how.checkDeferred}
 		if err = single.run(ctx, &result); err != nil {
 			t.End()
@@ -83,6 +80,11 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 				return result, nil
 			}
 		}
+	case clean > 1:
+		result.left = len(rows) - clean
+		err = runBatch(ctx, t, rows[:clean], &result)
+	default: // one of them may be slow, and the others would wait for it
+		result.left = len(rows)
 	}
 	result.settled = t.Settled
 	return result, err
