@@ -26,7 +26,8 @@ func (b *bundle) runs(sql string) bool {
 func TestDispatch(t *testing.T) {
 	setup(t).cases(aLostConnectionAffectsOnlyItsOwnEvent, anOutageOfTheServerCostsNoAttempt,
 		aTxIsRevokedWhenItsHandlerReturns, failuresAreClassified, workersShareOneRetrySchedule,
-		rowsOfABackendThatOutlivesItsConnectionAreClaimed, aSlowRetryHoldsUpNoOther)
+		rowsOfABackendThatOutlivesItsConnectionAreClaimed, aSlowRetryHoldsUpNoOther,
+		aRowThatIsAlwaysLockedHoldsUpNoOther)
 }
 
 // Rows that have failed before are due together, and one of them is slow now.
@@ -46,6 +47,20 @@ func aSlowRetryHoldsUpNoOther(b *bundle) {
 	l.awaitDelivered(9)
 	slow.release()
 	l.awaitDelivered(1)
+}
+
+// It is the first of the queue, and there is one runner.
+func aRowThatIsAlwaysLockedHoldsUpNoOther(b *bundle) {
+	b.exec(`create function public.lock_out() returns trigger language plpgsql
+			as $$ begin raise 'too busy' using errcode = '55P03'; end $$;
+		create trigger lock_out before update on core.outbox for each row when (old.payload ->> 'n' = '0')
+			execute function public.lock_out()`)
+	b.publishMany(10)
+	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
+	for outcomes := map[dispatch.Outcome]int{}; outcomes[dispatch.Delivered] < 9 || outcomes[dispatch.Quarantined] < 1; {
+		outcomes[l.nextSettlement().Outcome]++
+	}
+	b.exec("drop trigger lock_out on core.outbox; drop function public.lock_out")
 }
 
 // A backend may hold the rows of a batch after its connection was lost. Claims that find nothing in that time must
@@ -321,7 +336,9 @@ func unusableRows(b *bundle, s events.Subscription) {
 	b.exec("alter table core.outbox disable trigger outbox_notify") // no event is claimed before the updates
 	all := b.publishMany(2 * len(cases))
 	for i, c := range cases {
-		b.exec("update core.outbox set "+cmp.Or(c.forge, "trace_context = '"+c.mark+"'")+" where id = $1", all[i].EventID)
+		// they come first: a row with a lock's error is given up once others have been settled in spite of it
+		b.exec("update core.outbox set available_at = available_at - interval '1 second', "+
+			cmp.Or(c.forge, "trace_context = '"+c.mark+"'")+" where id = $1", all[i].EventID)
 	}
 	b.exec(`create function public.meddle() returns trigger language plpgsql as $$
 	begin

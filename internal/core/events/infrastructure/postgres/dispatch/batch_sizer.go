@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"errors"
 	"time"
 
 	"spectral/internal/core/events"
@@ -14,12 +15,16 @@ const BatchBytes = 16 << 20
 // stops at BatchBytes of jsonb, which may be much larger than its text.
 const stoppedClaim = BatchBytes / 16
 
+// maxPass is how many rows that could not be settled a claim passes over.
+const maxPass = 50
+
 // batchSizer decides how many rows a claim takes and how many runners a consumer has. Guarded by the dispatcher's lock.
 type batchSizer struct {
 	base, size           int // rows of a claim, at first and now
 	concurrency, allowed int // runners, at most and now
 	singles              int // claims of one row still to come, by whichever runner
 	checkDeferred        bool
+	pass                 int // rows that the next claim passes over: they could not be settled
 }
 
 // newBatchSizer starts with the batch size of the subscription. A batch of one never grows, and a handler that acts
@@ -36,18 +41,22 @@ func newBatchSizer(s events.Subscription) batchSizer {
 
 // next returns how to claim.
 func (b *batchSizer) next() claim {
-	if b.singles == 0 {
+	if b.singles == 0 && b.pass == 0 {
 		b.checkDeferred = false
 		return claim{limit: b.size}
 	}
-	b.singles--
-	return claim{limit: 1, checkDeferred: b.checkDeferred}
+	b.singles = max(b.singles-1, 0)
+	return claim{limit: 1 + b.pass, pass: b.pass, checkDeferred: b.checkDeferred}
 }
 
-// interrupted leaves one runner to find out when the database answers again.
-func (b *batchSizer) interrupted() {
+// interrupted leaves one runner to find out when the database answers again. The next claim passes over a row that
+// could not be settled, so that others have their turn.
+func (b *batchSizer) interrupted(err error) {
 	b.shrink(false)
 	b.allowed = 1
+	if errors.Is(err, ErrSettle) || errors.Is(err, errCommit) {
+		b.pass = min(b.pass+1, maxPass)
+	}
 }
 
 func (b *batchSizer) shrink(deadlock bool) {
@@ -61,7 +70,7 @@ func (b *batchSizer) shrink(deadlock bool) {
 // If it was undone by a deadlock, it halves the runners too: many rows in many transactions at once cause deadlocks. A
 // full batch that went well means a backlog: the next one is twice as large, within limits of time and memory.
 func (b *batchSizer) adjust(r claimResult, limit int, took time.Duration) {
-	b.singles = max(b.singles, r.left)
+	b.singles, b.pass = max(b.singles, r.left), 0
 	b.checkDeferred = b.checkDeferred || r.checkDeferred
 	switch {
 	case r.undone:
@@ -72,7 +81,7 @@ func (b *batchSizer) adjust(r claimResult, limit int, took time.Duration) {
 		if r.rows == 0 {
 			b.singles = 0 // others have claimed them
 		}
-	case limit > 1 && r.left < r.rows:
+	case limit > 1 && b.base > 1 && r.left < r.rows:
 		size := min(max(2*limit, b.size), events.MaxBatchSize)
 		if perRow := took / time.Duration(r.rows); perRow > 0 {
 			size = min(size, int(pgtx.BatchTime/perRow))

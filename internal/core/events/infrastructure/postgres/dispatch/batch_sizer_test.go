@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -89,6 +90,24 @@ func TestABatchOfOneStays(t *testing.T) {
 	}
 }
 
+// A row that cannot be settled would be the first of every claim.
+func TestOthersHaveTheirTurnAfterARowThatCouldNotBeSettled(t *testing.T) {
+	t.Parallel()
+	sizer := newTestSizer(1)
+	for n := range 3 {
+		if next, want := sizer.next(), (claim{limit: 1 + n, pass: n}); next != want {
+			t.Fatalf("%+v, want %+v", next, want)
+		}
+		sizer.interrupted(ErrSettle)
+	}
+	sizer.adjust(claimResult{rows: 4, left: 3}, 4, time.Millisecond)
+	for range 5 { // and a batch of one stays
+		if next, want := sizer.next(), (claim{limit: 1}); next != want {
+			t.Fatalf("%+v, want %+v", next, want)
+		}
+	}
+}
+
 func TestRowsThatWereOnlyLeftAreClaimedOneByOne(t *testing.T) {
 	t.Parallel()
 	sizer := newTestSizer(10)
@@ -117,7 +136,7 @@ func TestOneRunnerOutlastsAnInterruption(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []int{1, 10} {
 		sizer := newTestSizer(batch)
-		sizer.interrupted()
+		sizer.interrupted(context.DeadlineExceeded)
 		if sizer.allowed != 1 {
 			t.Fatalf("%d runners go on", sizer.allowed)
 		}

@@ -24,6 +24,7 @@ type claim struct {
 	limit         int  // zero: not at all
 	checkDeferred bool // check deferred constraints after each handler
 	crashed       bool // only rows with crashes, of which a process runs one at a time
+	pass          int  // run the row behind so many, which could not be settled
 }
 
 // claimResult is the result of one claim.
@@ -58,6 +59,7 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 		return claimResult{}, err
 	}
 	result.rows = len(rows)
+	last := rows[len(rows)-1]
 	clean := 0 // how many rows have not failed yet; they are moved to the front
 	for i := range rows {
 		row := &rows[i]
@@ -72,11 +74,12 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 	unhold := c.hold(rows)
 	defer unhold()
 	switch {
-	case len(rows) == 1:
-		single := &singleRun{tx: t, row: rows[0], unhold: unhold, checkDeferred: how.checkDeferred}
+	case len(rows) == 1 || how.pass > 0:
+		result.left = len(rows) - 1
+		single := &singleRun{tx: t, row: last, unhold: unhold, checkDeferred: how.checkDeferred}
 		if err = single.run(ctx, &result); err != nil {
 			t.End()
-			if c.GiveUp(ctx, rows[0], err) {
+			if c.GiveUp(ctx, last, err) {
 				return result, nil
 			}
 		}

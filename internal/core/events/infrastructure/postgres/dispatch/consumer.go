@@ -50,12 +50,13 @@ type Consumer struct {
 	Crashed bool // rows with crashes may be due
 	Recheck Recheck
 
-	failures map[uuid.UUID]int // see tooOften
-	held     map[*Row][]Row    // claims that are being handled under row locks, by their first row
+	failures map[uuid.UUID]failureCount // see tooOften
+	held     map[*Row][]Row             // claims that are being handled under row locks, by their first row
 
 	rolledBack  int       // batches since the last warning
 	nextWarning time.Time // none before
 
+	settled   atomic.Int64 // events, but those that are quarantined
 	outage    outage
 	savepoint string // of a handler: a name that handlers do not use, and one text of each process in pg_stat_statements
 }
@@ -67,7 +68,7 @@ func NewConsumer(s events.Subscription, pool *pgxpool.Pool, j *journal.Journal, 
 		Subscription: s, Handlers: s.Handlers(), Pool: pool, Journal: j, Log: log.With(pgtx.LogEventType, s.EventType),
 		Telemetry: t.Consumer(s.EventType, s.Handlers(), string(Delivered), string(Retried), string(Failed),
 			string(Released), string(Quarantined)),
-		Stop: make(chan struct{}), failures: make(map[uuid.UUID]int),
+		Stop: make(chan struct{}), failures: make(map[uuid.UUID]failureCount),
 		held: make(map[*Row][]Row), savepoint: "spectral_" + hex.EncodeToString(j.Worker[:]),
 	}
 }
@@ -209,6 +210,9 @@ func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
 	for _, s := range settled {
 		if s.Outcome == Delivered && c.outage.succeeded() {
 			c.Log.InfoContext(ctx, "Postgres works again: events are handled")
+		}
+		if s.Outcome != Quarantined {
+			c.settled.Add(1)
 		}
 		c.logSettlement(ctx, s)
 		if s.Outcome == Failed || s.Outcome == Quarantined {

@@ -63,7 +63,7 @@ func (d *dispatcher) runUntilEmpty(ctx context.Context, entry *journal.Entry) {
 		}
 		c.Report(ctx, result.settled)
 		if err != nil {
-			d.interrupted(now)
+			d.interrupted(now, err)
 			emptied = false
 			if c.Isolate(ctx, err, now.limit, now.crashed) {
 				continue
@@ -133,7 +133,7 @@ func (d *dispatcher) adjust(how claim, r claimResult, took time.Duration) (empti
 }
 
 // interrupted takes in a claim that failed: the connection may be lost, or the batch too large for the server.
-func (d *dispatcher) interrupted(how claim) {
+func (d *dispatcher) interrupted(how claim, err error) {
 	d.consumer.Mu.Lock()
 	defer d.consumer.Mu.Unlock()
 	d.consumer.Recheck.Begin()
@@ -141,5 +141,5 @@ func (d *dispatcher) interrupted(how claim) {
 		d.consumer.Crashed = true
 		return
 	}
-	d.sizer.interrupted()
+	d.sizer.interrupted(err)
 }

@@ -103,8 +103,15 @@ const maxUsable = 50
 // that usually pass.
 const enough = 4
 
+// failureCount counts the errors of an event.
+type failureCount struct {
+	errors  int
+	settled int64 // events that the consumer had settled at the last one
+}
+
 // tooOften counts the errors of an event, or of claims (the nil UUID), and reports whether one that usually passes,
-// like a lock's, comes too often. Those of the server's state and of connections always pass.
+// like a lock's, comes too often. Those of the server's state and of connections always pass. An event's counts only if
+// the consumer has settled another since the last: otherwise a lock on the table may stop them all.
 func (c *Consumer) tooOften(id uuid.UUID, err error) bool {
 	if pgtx.ServerState(err) || !pgtx.Answered(err) && pgtx.ErrorClass(err) != pgtx.ClassTimeout {
 		return false
@@ -114,7 +121,11 @@ func (c *Consumer) tooOften(id uuid.UUID, err error) bool {
 	if len(c.failures) > 1000 {
 		clear(c.failures)
 	}
-	if c.failures[id]++; c.failures[id] < enough {
+	count, settled := c.failures[id], c.settled.Load()
+	if id == uuid.Nil || count.errors == 0 || count.settled < settled {
+		count = failureCount{count.errors + 1, settled}
+	}
+	if c.failures[id] = count; count.errors < enough {
 		return false
 	}
 	delete(c.failures, id) // an operator may free the event
