@@ -300,14 +300,13 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
   v_settled integer;
-  v_from timestamptz;
-  v_to timestamptz;
 begin
-  select min(t), max(t) into v_from, v_to from unnest(p_occurred_ats) as t;
   with written as
     (update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
-     where o.id = any (p_ids) and o.occurred_at between v_from and v_to
-       and case when o.status = 'pending' then o.deleted_at is null else false end returning o.status)
+     where o.id = any (p_ids)
+       and case when o.status = 'pending' and o.deleted_at is null
+         then (o.id, o.occurred_at) in (select * from unnest(p_ids, p_occurred_ats)) else false end
+     returning o.status)
   select count(*) filter (where w.status = 'delivered') into v_settled from written w;
   return v_settled;
 end

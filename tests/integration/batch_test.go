@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -29,7 +30,7 @@ func (b *bundle) awaitFinal(n int) {
 func TestBatches(t *testing.T) {
 	setup(t).cases(aBadRowFailsAlone, deadlocksOfBatchesCostNoAttempt, effectsAreWrittenInTheOrderOfTheirKeys,
 		duplicatesInOppositeOrderDoNotDeadlock, aBatchRunsWhatWasNotHandled, batchesThatAlwaysFailWarnOnce,
-		aFoldedBatchStoresTheLatestOfEachKey)
+		aFoldedBatchStoresTheLatestOfEachKey, anotherRowIsNotSettledForOneThatIsKept)
 }
 
 // A batch that names a row twice is rolled back. The warning says so and quotes nothing of the payload.
@@ -186,6 +187,30 @@ func effectsAreWrittenInTheOrderOfTheirKeys(b *bundle) {
 	}
 	if n := one[int](b, "select min(n)::int from platform.hot"); n != 2 {
 		b.Errorf("a row has %d updates of 2", n)
+	}
+}
+
+// A trigger keeps a row of a batch pending. A row that is not due, with the same id and a time within the batch's, is
+// not settled instead.
+func anotherRowIsNotSettledForOneThatIsKept(b *bundle) {
+	b.exec(`create function public.keep() returns trigger language plpgsql as $$ begin
+			return case when new.status <> 'delivered' or new.payload ->> 'n' <> '0' then new end;
+		end $$;
+		create trigger keep before update on core.outbox for each row execute function public.keep()`)
+	all := []events.Envelope{event(0), event(1), event(2)}
+	for i := range all {
+		all[i].OccurredAt = time.Now().Add(time.Duration(i-10) * time.Minute)
+	}
+	all[1].EventID, all[1].IdempotencyKey = all[0].EventID, "another"
+	must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, with events.PublisherFor) error {
+		return errors.Join(with().Publish(b.ctx, all[0], all[2]),
+			with(events.AvailableAt(time.Now().Add(time.Hour))).Publish(b.ctx, all[1]))
+	}))
+	b.startWorker(noPoll, subscription(effectHandler("platform.one")))
+	b.awaitFinal(2)
+	if have := one[string](b, "select string_agg(status, ' ' order by occurred_at) from core.outbox"); have !=
+		"failed pending delivered" {
+		b.Errorf("the rows are %s", have)
 	}
 }
 

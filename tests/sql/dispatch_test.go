@@ -36,6 +36,20 @@ func TestAFailureIsRecordedOnceForItsAttempt(t *testing.T) {
 	}
 }
 
+// A batch settles the rows that it claimed. It neither settles nor waits for another with the id of one of them.
+func TestDeliverySettlesOnlyWhatWasClaimed(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 3, "occurred_at = ('2026-01-0' || (payload ->> 'n'))::timestamptz, "+
+		"id = case payload ->> 'n' when '2' then '"+key(1).String()+"' else id end")
+	d.run(t, line{"superuser", "begin; select from core.outbox where occurred_at = '2026-01-02' for update", ""},
+		line{"worker", "set lock_timeout = '100ms'; " +
+			"select core.outbox_deliver('{{1},{3}}', '{2026-01-01,2026-01-03}')", "2"},
+		line{"superuser", "rollback", ""},
+		line{"", "select string_agg(status || ' ' || attempts, ', ' order by occurred_at) from core.outbox",
+			"delivered 1, pending 0, delivered 1"})
+}
+
 // One call gives up all rows that cannot be written, up to so many others, and leaves those as they were.
 func TestIsolateGivesUpAllRowsThatCannotBeWritten(t *testing.T) {
 	t.Parallel()

@@ -73,19 +73,6 @@ func idsOf(rows []Row) []uuid.UUID {
 	return ids
 }
 
-// timeSpan returns the times between which the rows occurred.
-func timeSpan(rows []Row) []time.Time {
-	first, last := rows[0].Envelope.OccurredAt, rows[0].Envelope.OccurredAt
-	for i := range rows {
-		if at := rows[i].Envelope.OccurredAt; at.Before(first) {
-			first = at
-		} else if at.After(last) {
-			last = at
-		}
-	}
-	return []time.Time{first, last}
-}
-
 // Keys returns the primary keys of rows and the tokens of their leases, as SQL functions take them.
 func Keys(rows []Row) (ids []uuid.UUID, occurredAts []time.Time, tokens []uuid.UUID) {
 	ids, occurredAts, tokens = make([]uuid.UUID, len(rows)), make([]time.Time, len(rows)), make([]uuid.UUID, len(rows))

@@ -48,7 +48,8 @@ func (t *Tx) Delivered(row *Row) {
 func deliver(ctx context.Context, t *Tx, rows []Row) error {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
-	settled, err := t.Queries.Deliver(ctx, coredb.DeliverParams{Ids: idsOf(rows), OccurredAts: timeSpan(rows)})
+	ids, times, _ := Keys(rows)
+	settled, err := t.Queries.Deliver(ctx, coredb.DeliverParams{Ids: ids, OccurredAts: times})
 	if err != nil {
 		return fmt.Errorf("%w as delivered: %w", ErrSettle, err)
 	}
