@@ -45,7 +45,8 @@ begin
   v_live := (select max(d.generation) from core.deployments d where d.status = 'live');
   if current_setting('transaction_isolation') not like 'read %' then
     perform from core.deployments d
-    where d.generation in (select coalesce(p_generations[n], v_live) from generate_series(1, v_count) as n) for share;
+    where d.generation = v_live or d.generation in (select u.generation from unnest(p_generations) as u(generation))
+    for share;
   end if;
   -- Ids, as core.uuid_v7 makes them, and times are a microsecond apart, in the order of the call: inserting a row takes
   -- longer, so none is ahead of the clock for long.

@@ -420,7 +420,8 @@ begin
   v_live := (select max(d.generation) from core.deployments d where d.status = 'live');
   if current_setting('transaction_isolation') not like 'read %' then
     perform from core.deployments d
-    where d.generation in (select coalesce(p_generations[n], v_live) from generate_series(1, v_count) as n) for share;
+    where d.generation = v_live or d.generation in (select u.generation from unnest(p_generations) as u(generation))
+    for share;
   end if;
   v_now := clock_timestamp();
   v_microseconds := extract(epoch from v_now) * 1000000;

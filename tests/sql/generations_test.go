@@ -297,6 +297,10 @@ func TestRetireRacesPublishers(t *testing.T) {
 		{name: "a snapshot of before, repeatable read",
 			before: []string{"begin isolation level repeatable read", "select 1 from core.event_types"},
 			after:  []string{publishInto(3)}, refused: "40001"},
+		{name: "many, repeatable read, numbered from 0",
+			before: []string{"begin isolation level repeatable read", "select 1 from core.event_types"},
+			after: []string{"select core.outbox_publish_rows(null, null, '{{card}}', '{worlds}', array['{}'::jsonb], '{ 1 }', " +
+				"null, null, null, null, null, '[0:0]={ 3 }', null, null)"}, refused: "40001"},
 		{name: "published, repeatable read", before: []string{"begin isolation level repeatable read", publishInto(3)},
 			closing: "waiting: for a transaction that replays*"},
 	} {
