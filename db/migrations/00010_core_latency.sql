@@ -1,4 +1,4 @@
--- Delivery latency by the hour, and what metrics say about the database.
+-- Delivery latency by the hour, statistics of events, and what metrics say about the database.
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
@@ -74,6 +74,79 @@ $$;
 -- +goose StatementEnd
 grant execute on function core.latency_sample to spectral_worker;
 
+-- What workers counted, by the minute for 24 hours and by the hour for 8 days, for `workers events stats --since`.
+create table core.event_stats (
+  hourly boolean not null,
+  at timestamptz not null,
+  generation bigint not null,
+  event_type text not null,
+  handler_name text not null,
+  published bigint not null,
+  handled bigint not null,
+  retried bigint not null,
+  failed bigint not null,
+  pickup bigint[] not null,
+  handling bigint[] not null,
+  constraint event_stats_pk primary key (hourly, at, generation, event_type, handler_name)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.1);
+comment on table core.event_stats is 'Events by minute and hour, generation, type and handler (core.event_stats_add)';
+comment on column core.event_stats.hourly is 'the row is of an hour, otherwise of a minute';
+comment on column core.event_stats.handler_name is 'empty: the row is of the type, with its publications and pickups';
+comment on column core.event_stats.pickup is 'histogram of the time from due to claimed';
+comment on column core.event_stats.handling is 'histogram of the time of a call of the handler';
+grant select on core.event_stats to spectral_operator;
+
+-- +goose StatementBegin
+create function core.event_stats_add(p_generation bigint, p_lines jsonb) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
+declare
+  v_now constant timestamptz := clock_timestamp();
+  v_minute constant timestamptz := date_trunc('minute', v_now - interval '30 seconds', 'UTC');
+  v_published constant timestamptz := date_trunc('minute', v_now - interval '2 minutes', 'UTC');
+  v_first constant boolean := pg_try_advisory_xact_lock(2210947735580192641);
+  v_counts constant boolean := v_first and not exists
+    (select from core.event_stats s where not s.hourly and s.at = v_published and s.published > 0);
+begin
+  if jsonb_array_length(p_lines) > 2000 then
+    raise exception 'p_lines: % lines, 2000 are the most', jsonb_array_length(p_lines)
+      using errcode = 'invalid_parameter_value';
+  end if;
+  insert into core.event_stats as s
+    (hourly, at, generation, event_type, handler_name, published, handled, retried, failed, pickup, handling)
+  select h.hourly, case when h.hourly then date_trunc('hour', l.at, 'UTC') else l.at end, l.generation, l.event_type,
+    l.handler_name, sum(l.published), sum(l.handled), sum(l.retried), sum(l.failed),
+    coalesce(max(l.pickup), '{}'), coalesce(max(l.handling), '{}')
+  from (values (false), (true)) as h(hourly) cross join (
+    select v_minute as at, p_generation as generation, left(w.event_type, 256) as event_type,
+      coalesce(left(w.handler_name, 256), '') as handler_name, 0 as published, coalesce(w.handled, 0) as handled,
+      coalesce(w.retried, 0) as retried, coalesce(w.failed, 0) as failed, w.pickup, w.handling
+    from jsonb_to_recordset(p_lines) as w(event_type text, handler_name text, handled bigint, retried bigint,
+      failed bigint, pickup bigint[], handling bigint[]) where w.event_type is not null
+    union all
+    select v_published, o.generation, case when o.place <= 200 then o.event_type else 'other' end, '', sum(o.count), 0,
+      0, 0, null, null
+    from (select o.generation, o.event_type, count(*), dense_rank() over (order by o.event_type) as place
+          from core.outbox o where v_counts and o.id >= core.uuid_v7_floor(v_published)
+            and o.id < core.uuid_v7_floor(v_published + interval '1 minute') group by o.generation, o.event_type) o
+    group by 2, 3) as l
+  group by 1, 2, 3, 4, 5 order by 1, 2, 3, 4, 5 -- one order of locks
+  on conflict (hourly, at, generation, event_type, handler_name) do update set
+    published = s.published + excluded.published, handled = s.handled + excluded.handled,
+    retried = s.retried + excluded.retried, failed = s.failed + excluded.failed,
+    pickup = array(select coalesce(u.a, 0) + coalesce(u.b, 0)
+      from unnest(s.pickup, excluded.pickup) with ordinality as u(a, b, place) order by u.place),
+    handling = array(select coalesce(u.a, 0) + coalesce(u.b, 0)
+      from unnest(s.handling, excluded.handling) with ordinality as u(a, b, place) order by u.place);
+  if v_first then
+    delete from core.event_stats s where not s.hourly and s.at < v_now - interval '24 hours';
+    delete from core.event_stats s where s.hourly and s.at < v_now - interval '8 days';
+  end if;
+end
+$$;
+-- +goose StatementEnd
+grant execute on function core.event_stats_add to spectral_worker;
+
 -- +goose StatementBegin
 create function core.metrics(p_since timestamptz)
 returns table (metric text, event_type text, status text, value double precision)
@@ -145,6 +218,8 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop function core.metrics;
+drop function core.event_stats_add;
 drop view core.delivery_latency_hours;
 drop function core.latency_sample;
+drop table core.event_stats;
 drop table core.delivery_latencies;

@@ -20,6 +20,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
+	"spectral/internal/core/telemetry"
 )
 
 const generation = 1
@@ -44,10 +45,11 @@ func contractOf(n int) events.Contract {
 // spectral is this project as internal/app composes it, with the benchmark's consumer instead of the examples.
 type spectral struct {
 	name     string
-	sql      bool         // publish by SQL functions instead of from Go
-	log      *slog.Logger // nil: none
-	handlers int          // of each event; zero means one
-	types    int          // of events, each with its own consumer; zero means one
+	sql      bool                 // publish by SQL functions instead of from Go
+	log      *slog.Logger         // nil: none
+	measured *telemetry.Telemetry // nil: nothing is measured
+	handlers int                  // of each event; zero means one
+	types    int                  // of events, each with its own consumer; zero means one
 	leased   bool
 }
 
@@ -191,7 +193,8 @@ func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, e
 	sweeper := &retention.Sweeper{
 		Store: retentionpg.New(spare, pgtx.WorkerRole), Steps: app.RetentionSteps(), Log: log, Random: rand.Float64}
 	w, err := worker.New(worker.Config{Generation: generation, Direct: direct, Pool: pool, Contracts: all, Log: log,
-		Worker: uuid.New(), Name: "bench", Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)}})
+		Telemetry: s.measured, Worker: uuid.New(), Name: "bench",
+		Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)}})
 	if err != nil {
 		return nil, err
 	}

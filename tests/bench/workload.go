@@ -6,7 +6,12 @@ import (
 	"os"
 	"time"
 
+	client "github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
 	"spectral/internal/app"
+	"spectral/internal/core/telemetry"
 )
 
 // metric is one measured value.
@@ -124,7 +129,7 @@ func workloads(n sizes) []workload {
 		workload{name: "drain with snapshot", systems: n.some(product, bare), run: drain{count: n.drain, hold: true}.run,
 			about: "The same while a transaction holds a snapshot from before."},
 		workload{name: "drain with log", systems: []system{product, logged()}, run: drain{count: n.drain}.run,
-			about: "The same with the log as by default, written to the null device, against none."},
+			about: "The same with the log and the metrics as by default, the log written to the null device, against none."},
 		workload{name: "statements", systems: []system{product, bare, riverQueue{}},
 			about: "Statements that the worker sends for each event of a backlog, BEGIN, SET and COMMIT included.",
 			run:   drain{count: n.drain, statements: true}.run},
@@ -201,11 +206,22 @@ func curve(name, axis, about string, xs []int, at func(x int) runner, systems ..
 
 const hotRows = 500
 
-// logged is the product with the log that a worker writes by default.
+// logged is the product with the log and the metrics that a worker has by default.
 func logged() spectral {
 	file, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		panic(err)
 	}
-	return spectral{name: "spectral with log", log: app.NewLogger(file, nil, generation)}
+	log, _ := app.StartLog(file, nil, generation)
+	scraped, err := prometheus.New(prometheus.WithRegisterer(client.NewRegistry()))
+	if err != nil {
+		panic(err)
+	}
+	measured, err := telemetry.New(telemetry.Config{
+		Metrics: sdkmetric.NewMeterProvider(sdkmetric.WithReader(scraped)), Types: []string{contract.Type}, LogShare: 1,
+	})
+	if err != nil {
+		panic(err)
+	}
+	return spectral{name: "spectral with log", log: log, measured: measured}
 }

@@ -12,6 +12,7 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/telemetry"
 )
 
 // deadWorker inserts the rows of a worker that was killed while it held events.
@@ -69,6 +70,12 @@ func crashedRowsRunOneAtATime(b *bundle) {
 func rowsOfDeadWorkersAreReaped(b *bundle) {
 	log := &logBuffer{}
 	b.log = logTo(log)
+	failed := make(chan telemetry.FailedEvent, 10)
+	var err error
+	b.telemetry, err = telemetry.New(telemetry.Config{
+		OnFailed: func(_ context.Context, e telemetry.FailedEvent) { failed <- e },
+	})
+	must(b.T, err)
 	first, fifth := event(1), event(2)
 	b.publish(first, fifth)
 	b.producerOf(happenedType)
@@ -80,6 +87,10 @@ func rowsOfDeadWorkersAreReaped(b *bundle) {
 	b.eventually("the log entry", func() bool { return log.count("event failed: its workers crashed") == 1 })
 	if r := b.wantRow(fifth.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "WorkerDied: outbox: worker killed ") {
 		b.Errorf("last_error %q", r.LastError)
+	}
+	if e := receive(b.T, failed); e.EventID != fifth.EventID || e.Source != fifth.Source || e.Attempts != 1 ||
+		e.Classes["outbox"] != "WorkerDied" {
+		b.Errorf("the report is of %+v", e)
 	}
 }
 

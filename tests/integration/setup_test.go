@@ -23,6 +23,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/internal/core/events/infrastructure/postgres/worker"
+	"spectral/internal/core/telemetry"
 	"spectral/tests/pgtest"
 )
 
@@ -120,7 +121,8 @@ type bundle struct {
 	owner              *testing.T               // closes the pools
 	directURL, poolURL string                   // url unless the test sets another
 	log                slog.Handler
-	sockets            *sockets // of the pools; nil unless the test causes connection faults
+	telemetry          *telemetry.Telemetry // nil: nothing is recorded
+	sockets            *sockets             // of the pools; nil unless the test causes connection faults
 }
 
 func setup(t *testing.T) *bundle {
@@ -270,7 +272,7 @@ func (b *bundle) newWorker(poll time.Duration, s events.Subscription, adjust ...
 	l.workers = pool
 	l.Worker, err = worker.New(worker.Config{
 		Generation: b.generation, Direct: direct, Pool: pool, Contracts: b.contracts,
-		Log: slog.New(b.log), PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
+		Log: slog.New(b.log), Telemetry: b.telemetry, PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
 		OnSettled: func(s dispatch.Settlement) { l.settlements <- s },
 	})
 	must(b.T, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/tests/pgtest"
@@ -49,6 +50,39 @@ func workersReportADrainedOrRetiredGeneration(b *bundle) {
 	}
 }
 
+// Due events of which none can be claimed, here because another session locks them, are reported until they are
+// handled. One that is being handled is progress.
+func dueEventsWithoutProgressAreReported(b *bundle) {
+	b.publish(event(1))
+	lock, err := b.pool.Begin(b.ctx)
+	must(b.T, err)
+	unlock := sync.OnceFunc(func() { _ = lock.Rollback(b.ctx) })
+	defer unlock()
+	_, err = lock.Exec(b.ctx, "select from core.outbox for update")
+	must(b.T, err)
+	started, end := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	defer release()
+	l := b.startWorker(noPoll, subscription(handlerOnce("platform.one", func(context.Context, events.Tx,
+		events.Envelope) error {
+		close(started)
+		<-end
+		return nil
+	})))
+	stalled := func(want int) func() bool {
+		return func() bool {
+			b.exec("select pg_notify('outbox_gen_1', '')")
+			return len(l.Health().Stalled(50*time.Millisecond)) == want
+		}
+	}
+	b.eventually("the report", stalled(1))
+	unlock()
+	b.exec("select pg_notify('outbox_gen_1', '')")
+	receive(b.T, started)
+	b.eventually("the end of the report", stalled(0))
+	release()
+}
+
 func (l *testWorker) drain(ctx context.Context, ownTypesOnly bool) <-chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- l.Drain(ctx, ownTypesOnly) }()
@@ -76,7 +110,7 @@ const insertSQL = `insert into core.outbox (event_type, event_version, source, c
 func TestDrain(t *testing.T) {
 	setup(t).cases(aTestsDrainWaitsForWhatHandlersPublish, drainEndsWithItsWorker,
 		drainWaitsForOtherWorkersAndNotForUnhandledTypes, drainWaitsForRunningLeasedAndScheduledEvents,
-		workersReportADrainedOrRetiredGeneration)
+		dueEventsWithoutProgressAreReported, workersReportADrainedOrRetiredGeneration)
 }
 
 // The log names what a drain waits for. Two drains at a time both end.

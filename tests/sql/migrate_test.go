@@ -94,6 +94,7 @@ func undo(ctx context.Context, m *app.Migrator) (*goose.MigrationResult, error) 
 // rebuilt are the tables whose rows come back by themselves, or are about running processes only.
 var rebuilt = map[string]bool{
 	"core.event_types": true, "core.workers": true, "core.claim_journal": true, "core.delivery_latencies": true,
+	"core.event_stats": true, // statistics
 }
 
 const changePolicy = "update core.retention_policies set active_ttl_days = 400 where subject = 'operator_action'"

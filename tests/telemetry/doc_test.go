@@ -4,6 +4,7 @@
 //   - setup_test.go: a worker with its receivers
 //   - traces_test.go: traces, from producers in Go and SQL to handlers
 //   - metrics_test.go: the metrics and docs/telemetry.md
+//   - stats_test.go: what workers count for `events stats --since`
 //   - alerts_test.go: the alerts and the dashboard in deploy/
-//   - secrets_test.go: what no output may have
+//   - secrets_test.go: what no output may have; health
 package telemetry_test

@@ -3,11 +3,15 @@ package telemetry_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
 	"spectral/internal/app"
+	"spectral/tests/pgtest"
 )
 
 // What is private is in no log, trace, metric or report: a payload, the text of an error, the password of the database,
@@ -90,5 +94,36 @@ func TestHealth(t *testing.T) {
 	}
 	if status, _ := p.get("/nothing"); status != http.StatusNotFound {
 		t.Errorf("an unknown page: %d", status)
+	}
+}
+
+// Without an address a worker takes a free port where the default is taken; an address that is set and taken is an
+// error that says so.
+func TestTheAddressMayBeTaken(t *testing.T) {
+	t.Parallel()
+	first := start(t, func(s *app.Settings) { s.HTTPAddr = "" })
+	second := start(t, func(s *app.Settings) { s.HTTPAddr = "" })
+	address := func(p *process) (address string) {
+		pattern := regexp.MustCompile(`"url":"http://([^"]+)"`)
+		pgtest.Eventually(testTimeout, func() bool {
+			found := pattern.FindStringSubmatch(p.log.String())
+			if found != nil {
+				address = found[1]
+			}
+			return found != nil
+		})
+		return address
+	}
+	one, two := address(first), address(second)
+	if one == "" || one == two {
+		t.Fatalf("the logs name %q and %q", one, two)
+	}
+	worker, _ := app.NewWorker(app.Settings{
+		DatabaseURL: first.url, PoolURL: first.url, Generation: pgtest.Generation, BriefingsDir: t.TempDir(),
+		HTTPAddr: one,
+	}, slog.New(slog.DiscardHandler))
+	err := worker.Start(first.ctx)
+	if !errors.As(err, new(*app.SettingsError)) || !strings.HasPrefix(err.Error(), "SPECTRAL_HTTP_ADDR: ") {
+		t.Errorf("an address that is taken: %v", err)
 	}
 }

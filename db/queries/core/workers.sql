@@ -40,3 +40,6 @@ select pg_catalog.set_config('role', 'none', true);
 select coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)::double precision as seconds
 from pg_catalog.pg_stat_activity a
 where a.backend_xmin is not null and a.datname = current_database() and a.pid <> pg_backend_pid();
+
+-- name: AddStats :exec
+select core.event_stats_add(@generation::bigint, @lines::jsonb);

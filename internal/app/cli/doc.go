@@ -5,6 +5,7 @@
 //	flags.go          flags, arguments, their parsers and completions
 //	output.go         tables that fit the terminal, JSON, texts that are safe for a terminal
 //	events.go         what operators read: events list, show and stats, actions list
+//	timeline.go       what workers counted: events stats --since
 //	events_change.go  what they do: events replay, discard, undiscard, retry-now, pause, resume
 //	run.go            what starts workers: run, demo
 //	generation.go, retention.go, migrate.go, doctor.go

@@ -111,6 +111,7 @@ func moment(e operator.Event, now time.Time) string {
 
 func eventsStatsCommand(p Process) *cobra.Command {
 	var count operator.Count
+	var since time.Duration
 	cmd := &cobra.Command{
 		Use: "stats", Args: cobra.NoArgs,
 		Short: "Count events by status, failed ones by type and error",
@@ -119,8 +120,13 @@ source, target and error class. OLDEST and LATEST are the times at which failed 
 events in flight were leased, and others were published.
 
 From 100,000 on, delivered events by status are estimated (~). By other properties they are counted only with --status
-delivered or --exact. The status pending stands for due and scheduled.`,
+delivered or --exact. The status pending stands for due and scheduled.
+
+With --since it shows what workers counted since then, at most 8 days ago: events published and delivered by type,
+calls by handler, how long they took (the upper bounds of histograms), and when generations were deployed. Of that,
+only --type and --generation can be chosen.`,
 		Example: `  workers events stats
+  workers events stats --since 24h
   workers events stats --status failed --by source,handler,error --newer-than 1d`,
 	}
 	filter := filterFlags(cmd, "all but discarded", anyStatus()...)
@@ -129,7 +135,18 @@ delivered or --exact. The status pending stands for due and scheduled.`,
 	limitFlag(cmd, &count.Limit, "groups to show")
 	cmd.Flags().BoolVar(&count.Exactly, "exact", false, "also count delivered events one by one")
 	timeoutFlag(cmd, &count.Timeout)
+	oneFlag(cmd.Flags(), &since, "since", "show what workers counted since then, like 24h or 3d", parseAge)
 	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
+		if since > 0 {
+			if err := checkTimelineFlags(cmd, since); err != nil {
+				return err
+			}
+			t, err := o.Events.Timeline(ctx, since, *filter)
+			if err != nil {
+				return err
+			}
+			return p.print(t, func() { printTimeline(p, t) })
+		}
 		summary := len(count.By) == 0
 		if summary {
 			count.By = []operator.Dimension{operator.ByStatus}

@@ -15,6 +15,7 @@ import (
 type Consumer struct {
 	*Telemetry
 	eventType string
+	named     string // of its series: the type, or other
 	ofType    metric.MeasurementOption
 	outcomes  map[string]metric.MeasurementOption
 	handlers  map[string]handlerSeries
@@ -34,14 +35,15 @@ func (t *Telemetry) Consumer(eventType string, handlers []events.Registration, o
 		return handlerSeries{set, metric.WithAttributeSet(set)}
 	}
 	c := &Consumer{
-		Telemetry: t, eventType: eventType, ofType: option().option,
+		Telemetry: t, eventType: eventType, named: t.name(eventType).Value.AsString(),
+		ofType:   option(Operation.String("claim")).option,
 		outcomes: make(map[string]metric.MeasurementOption), handlers: make(map[string]handlerSeries),
 	}
 	for _, outcome := range outcomes {
 		c.outcomes[outcome] = option(Outcome.String(outcome)).option
 	}
 	for _, r := range handlers {
-		c.handlers[r.Name] = option(HandlerName.String(r.Name))
+		c.handlers[r.Name] = option(HandlerName.String(r.Name), Operation.String("handle"))
 	}
 	return c
 }
@@ -53,18 +55,25 @@ func (c *Consumer) Claimed(ctx context.Context, n int, dueAt func(i int) time.Ti
 	}
 	c.claimed.Add(ctx, int64(n), c.ofType)
 	c.batch.Record(ctx, int64(n), c.ofType)
-	if !c.pickup.Enabled(ctx) {
-		return
-	}
-	now := time.Now()
+	now, took := time.Now(), make([]float64, n)
 	for i := range n {
-		c.pickup.Record(ctx, max(now.Sub(dueAt(i)), 0).Seconds(), c.ofType)
+		took[i] = max(now.Sub(dueAt(i)), 0).Seconds()
+		c.pickup.Record(ctx, took[i], c.ofType)
 	}
+	c.stats.add(c.named, "", func(l *Line) { l.Pickup.add(took...) })
 }
 
 // Settled counts n events of one outcome.
 func (c *Consumer) Settled(ctx context.Context, outcome string, n int) {
 	c.settled.Add(ctx, int64(n), c.outcomes[outcome])
+	switch outcome {
+	case "retried":
+		c.stats.add(c.named, "", func(l *Line) { l.Retried += int64(n) })
+	case "failed":
+		c.stats.add(c.named, "", func(l *Line) { l.Failed += int64(n) })
+	case "delivered":
+		c.stats.add(c.named, "", func(l *Line) { l.Handled += int64(n) })
+	}
 }
 
 // Handle starts the span of a call of a handler. That of one event continues the trace of its producer; that of several
@@ -72,36 +81,53 @@ func (c *Consumer) Settled(ctx context.Context, outcome string, n int) {
 func (c *Consumer) Handle(ctx context.Context, handler string,
 	batch []events.Envelope) (calling context.Context, end func(class string)) {
 	started := time.Now()
-	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if len(batch) == 1 {
 		ctx = Continue(ctx, batch[0].TraceContext)
-	} else if c.tracing {
-		for i := range batch {
-			if of := trace.SpanContextFromContext(Continue(context.Background(), batch[i].TraceContext)); of.IsValid() {
-				options = append(options, trace.WithLinks(trace.Link{SpanContext: of}))
-			}
-		}
 	}
-	ctx, span := c.tracer.Start(ctx, "process "+handler, options...)
-	if span.IsRecording() {
-		span.SetAttributes(System.String(system), Operation.String("process"), EventType.String(c.eventType),
-			HandlerName.String(handler))
-		if len(batch) == 1 {
-			span.SetAttributes(MessageID.String(batch[0].EventID.String()))
-		} else {
-			span.SetAttributes(Count.Int(len(batch)))
-		}
+	var span trace.Span
+	if c.tracing {
+		ctx, span = c.startSpan(ctx, handler, batch)
 	}
 	return ctx, func(class string) {
 		series := c.handlers[handler]
 		took := time.Since(started).Seconds()
+		c.stats.add(c.named, handler, func(l *Line) {
+			l.Handling.add(took)
+			if class == "" {
+				l.Handled += int64(len(batch))
+			} else {
+				l.Failed++
+			}
+		})
 		if class == "" {
 			c.handling.Record(ctx, took, series.option)
 			c.handled.Add(ctx, int64(len(batch)), series.option)
 		} else {
-			Fail(span, class)
 			c.handling.Record(ctx, took, metric.WithAttributes(append(series.set.ToSlice(), ErrorType.String(class))...))
 		}
-		span.End()
+		if span != nil {
+			if class != "" {
+				Fail(span, class)
+			}
+			span.End()
+		}
 	}
+}
+
+func (c *Consumer) startSpan(ctx context.Context, handler string,
+	batch []events.Envelope) (context.Context, trace.Span) {
+	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+		System.String(system), Operation.String("handle"), Kind.String("process"), EventType.String(c.eventType),
+		HandlerName.String(handler))}
+	if len(batch) == 1 {
+		options = append(options, trace.WithAttributes(MessageID.String(batch[0].EventID.String())))
+		return c.tracer.Start(ctx, "process "+handler, options...)
+	}
+	options = append(options, trace.WithAttributes(Count.Int(len(batch))))
+	for i := range batch {
+		if of := trace.SpanContextFromContext(Continue(context.Background(), batch[i].TraceContext)); of.IsValid() {
+			options = append(options, trace.WithLinks(trace.Link{SpanContext: of}))
+		}
+	}
+	return c.tracer.Start(ctx, "process "+handler, options...)
 }

@@ -3,6 +3,7 @@
 //
 //   - telemetry.go: what a process records with
 //   - consumer.go: what a consumer records
+//   - stats.go: counts events for core.event_stats
 //   - metrics.go: the metrics that this process counts
 //   - database.go: the metrics that it reads from the database
 package telemetry

@@ -22,7 +22,8 @@ import (
 // Attributes of spans and metrics. Those of messaging.* are OpenTelemetry's.
 const (
 	System      = attribute.Key("messaging.system")
-	Operation   = attribute.Key("messaging.operation.type")
+	Operation   = attribute.Key("messaging.operation.name")
+	Kind        = attribute.Key("messaging.operation.type")
 	EventType   = attribute.Key("messaging.destination.name")
 	HandlerName = attribute.Key("messaging.consumer.group.name")
 	MessageID   = attribute.Key("messaging.message.id")
@@ -67,6 +68,7 @@ type Config struct {
 type Telemetry struct {
 	instruments
 	database
+	stats    stats
 	tracer   trace.Tracer
 	tracing  bool // otherwise spans go nowhere
 	types    map[string]bool
@@ -89,7 +91,8 @@ func New(c Config) (*Telemetry, error) {
 	if !tracing {
 		c.Traces = nooptrace.NewTracerProvider()
 	}
-	if c.Metrics == nil {
+	noMetrics := c.Metrics == nil
+	if noMetrics {
 		c.Metrics = noopmetric.NewMeterProvider()
 	}
 	meter := c.Metrics.Meter(scope)
@@ -98,8 +101,8 @@ func New(c Config) (*Telemetry, error) {
 		return nil, err
 	}
 	t := &Telemetry{
-		instruments: all, tracer: c.Traces.Tracer(scope), tracing: tracing, types: make(map[string]bool),
-		share: uint64(c.LogShare * math.MaxUint32), onFailed: c.OnFailed,
+		instruments: all, tracer: c.Traces.Tracer(scope), tracing: tracing, stats: stats{off: noMetrics},
+		types: make(map[string]bool), share: uint64(c.LogShare * math.MaxUint32), onFailed: c.OnFailed,
 	}
 	for _, name := range FirstTypes(c.Types) {
 		t.types[name] = true
@@ -154,14 +157,14 @@ func Traceparent(ctx context.Context) string {
 
 // Publish starts the span of a publication of events of one type.
 func (t *Telemetry) Publish(ctx context.Context, envelopes []events.Envelope) (context.Context, trace.Span) {
-	if len(envelopes) == 0 {
+	if len(envelopes) == 0 || !t.tracing {
 		return ctx, trace.SpanFromContext(nil) //nolint:staticcheck // a span that does nothing
 	}
 	eventType := envelopes[0].EventType
 	ctx, span := t.tracer.Start(ctx, "publish "+eventType, trace.WithSpanKind(trace.SpanKindProducer))
 	if span.IsRecording() {
-		span.SetAttributes(System.String(system), Operation.String("send"), EventType.String(eventType),
-			Count.Int(len(envelopes)))
+		span.SetAttributes(System.String(system), Operation.String("publish"), Kind.String("send"),
+			EventType.String(eventType), Count.Int(len(envelopes)))
 	}
 	return ctx, span
 }
@@ -179,7 +182,8 @@ func (t *Telemetry) Inserted(ctx context.Context, envelopes []events.Envelope) {
 		for n < len(envelopes) && envelopes[n].EventType == envelopes[i].EventType {
 			n++
 		}
-		t.published.Add(ctx, int64(n-i), metric.WithAttributes(System.String(system), t.name(envelopes[i].EventType)))
+		t.published.Add(ctx, int64(n-i), metric.WithAttributes(System.String(system),
+			Operation.String("publish"), t.name(envelopes[i].EventType)))
 		i = n
 	}
 }

@@ -23,6 +23,20 @@ func (q *Queries) ActAsLogin(ctx context.Context) error {
 	return err
 }
 
+const addStats = `-- name: AddStats :exec
+select core.event_stats_add($1::bigint, $2::jsonb)
+`
+
+type AddStatsParams struct {
+	Generation int64
+	Lines      json.RawMessage
+}
+
+func (q *Queries) AddStats(ctx context.Context, arg AddStatsParams) error {
+	_, err := q.db.Exec(ctx, addStats, arg.Generation, arg.Lines)
+	return err
+}
+
 const metrics = `-- name: Metrics :many
 select m.metric::text as metric, coalesce(m.event_type, '')::text as event_type,
   coalesce(m.status, '')::text as status, m.value::double precision as value

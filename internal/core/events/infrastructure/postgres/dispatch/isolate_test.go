@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/google/uuid"
@@ -8,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/telemetry"
 )
 
 // A lock on the table stops the settling of all events, and none of them is to blame.
@@ -24,7 +26,10 @@ func TestErrorsOfAnEventCountOnlyWhileOthersAreSettled(t *testing.T) {
 		"others are quarantined": {uuid.New(), Quarantined, false},
 		"claims":                 {uuid.Nil, "", true}, // an error at the head of the queue stops them all
 	} {
-		consumer, given := &Consumer{failures: make(map[uuid.UUID]failureCount)}, false
+		consumer, given := &Consumer{
+			failures: make(map[uuid.UUID]failureCount), Telemetry: telemetry.None.Consumer("", nil),
+			Log: slog.New(slog.DiscardHandler),
+		}, false
 		for range 2 * enough {
 			given = given || consumer.tooOften(c.id, locked)
 			if c.between != "" {

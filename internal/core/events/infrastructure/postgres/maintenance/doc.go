@@ -3,9 +3,7 @@
 //
 //   - service.go: how a duty starts and stops
 //   - reaper.go: makes pending again what dead workers held, and leases that ran out
-//   - latency.go: samples how long events wait until they are delivered
-//   - metrics.go: reads the metrics of the database
-//   - generation.go: logs when the worker's generation has nothing left to do
+//   - observe.go: reads metrics of the database, writes statistics, and watches the state of the generation
 //
 // The retention sweep is a Service too; package retention has it, and internal/app passes it to the worker.
 package maintenance

@@ -6,9 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
@@ -41,17 +38,14 @@ func (s *Service) Stop() {
 	s.running.Wait()
 }
 
-// Every returns a service that calls duty, in a transaction of the worker role, when the worker begins to listen, and
-// then about every interval, so that not all workers do it at once. While the worker is not listening the database
-// cannot be reached.
-func Every(interval time.Duration, pool *pgxpool.Pool, health *notify.Health,
-	duty func(context.Context, *coredb.Queries) error) *Service {
+// Every returns a service that calls duty when the worker begins to listen, and then about every interval, so that not
+// all workers do it at once. While the worker is not listening the database cannot be reached.
+func Every(interval time.Duration, health *notify.Health, duty func(context.Context)) *Service {
 	return NewService(func(ctx context.Context) {
 		for ctx.Err() == nil {
 			changed := health.Changed()
 			if state, _ := health.Now(); state == notify.Listening {
-				// the health reports that the database cannot be reached, and the duty what it could not do
-				_ = pgtx.InTx(ctx, pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error { return duty(ctx, coredb.New(tx)) })
+				duty(ctx)
 			}
 			pgtx.Pause(ctx, time.Duration((0.9+0.2*rand.Float64())*float64(interval)), changed)
 		}

@@ -7,6 +7,7 @@
 //	list.go         pages of events
 //	show.go         all that is known of one event
 //	stats.go        counts of events by status, type and more
+//	timeline.go     what workers counted in the last hours and days
 //	bulk.go         replay, discard, undiscard and retry-now of a selection, in batches
 //	preview.go      what a replay would do
 //	generations.go  deployment generations: status, drain, retire, adopt; pausing event types in them

@@ -80,8 +80,8 @@ const (
 	MinProbe          = 200 * time.Millisecond     // the same, where leases are very short
 	ReapPause         = time.Second                // between two passes of the reaper
 	ReapRest          = ProbeInterval              // after one that reaped nothing
-	LatencyInterval   = time.Minute                // how often delivery latency is sampled
-	MetricsInterval   = 30 * time.Second           // how often the metrics of the database are read
+	ObserveInterval   = 30 * time.Second           // how often metrics are read; statistics are written every second time
+	LastStats         = time.Second                // bounds writing them at the end of a worker
 	WatermarkInterval = 50 * time.Millisecond      // how often a busy consumer raises its claim watermark
 	WatermarkRest     = 5 * time.Second            // the same, if it has claimed few rows since
 

@@ -85,8 +85,10 @@ func (s scanned) Scan(...any) error { return s.err }
 func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) (err error) {
 	ctx, span := p.telemetry().Publish(ctx, envelopes)
 	defer func() {
-		if err != nil {
+		if _, refused := errors.AsType[*events.Refusal](err); refused {
 			telemetry.Fail(span, "RefusedEvent")
+		} else if err != nil {
+			telemetry.Fail(span, pgtx.ErrorClass(err))
 		}
 		span.End()
 	}()

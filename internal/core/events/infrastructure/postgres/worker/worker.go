@@ -64,6 +64,7 @@ type Worker struct {
 	health      *notify.Health
 	journal     *journal.Journal
 	reaper      *maintenance.Reaper
+	observer    *maintenance.Observer
 	maintenance []*maintenance.Service
 	woken       atomic.Bool   // a consumer was woken
 	stopped     chan struct{} // closed when everything has ended
@@ -88,15 +89,14 @@ func New(config Config) (*Worker, error) {
 		return nil, err
 	}
 	health, reaper := notify.NewHealth(), maintenance.NewReaper(config.Pool, config.Log, config.Telemetry)
+	observer := &maintenance.Observer{
+		Generation: config.Generation, Pool: config.Pool, Telemetry: config.Telemetry, Log: config.Log,
+	}
 	return &Worker{
-		config: config, health: health, journal: j, reaper: reaper, stopped: make(chan struct{}),
+		config: config, health: health, journal: j, reaper: reaper, observer: observer, stopped: make(chan struct{}),
 		consumers: make(map[string]*dispatch.Consumer),
 		maintenance: append([]*maintenance.Service{
-			maintenance.NewService(reaper.Run),
-			maintenance.Every(pgtx.LatencyInterval, config.Pool, health, maintenance.SampleLatency(config.Log)),
-			maintenance.Every(pgtx.LatencyInterval, config.Pool, health,
-				maintenance.WatchGeneration(config.Generation, config.Log)),
-			maintenance.Every(pgtx.MetricsInterval, config.Pool, health, maintenance.ReadMetrics(config.Telemetry)),
+			maintenance.NewService(reaper.Run), observer.Service(health),
 		}, config.Maintenance...),
 	}, nil
 }
@@ -235,6 +235,7 @@ func (w *Worker) end(ctx context.Context, notifier *notify.Notifier) {
 		w.endWork() // beside the other worker, none of it may go on
 	}
 	each(slices.Collect(maps.Values(w.consumers)), func(c *dispatch.Consumer) { c.Await() })
+	w.observer.Last(ctx)
 	w.endWork()
 	time.AfterFunc(pgtx.StoppingTimeout, giveUp)
 	recorded.Wait()

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"spectral/internal/core/events/infrastructure/postgres/operator"
+)
+
+// timelineFlags are the flags of `events stats` that count with --since.
+var timelineFlags = []string{"since", "type", "generation", "timeout", "json", "log-level", "help"}
+
+// checkTimelineFlags refuses a time that is too long ago, and flags that --since does not heed.
+func checkTimelineFlags(cmd *cobra.Command, since time.Duration) error {
+	if since > operator.MaxTimeline {
+		return usagef("--since: %s is too long ago: statistics are kept for 8d", since)
+	}
+	var others []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(timelineFlags, f.Name) {
+			others = append(others, "--"+f.Name)
+		}
+	})
+	if len(others) > 0 {
+		return usagef("--since shows what workers counted, by type and handler: leave out %s", operator.Joined(others))
+	}
+	return nil
+}
+
+// levels are the heights of a bar. Something is never as low as nothing.
+var levels = []rune(" ▁▂▃▄▅▆▇█")
+
+// bars draws numbers, the greatest as high as a line.
+func bars(numbers []int64) string {
+	most := max(slices.Max(numbers), 1)
+	line := make([]rune, len(numbers))
+	for i, n := range numbers {
+		height := (n*int64(len(levels)-1) + most - 1) / most
+		line[i] = levels[height]
+	}
+	return string(line)
+}
+
+func printTimeline(p Process, t operator.Timeline) {
+	slot := t.To.Sub(t.From) / operator.TimelineSlots
+	if len(t.Lines) == 0 {
+		p.printf("no worker has counted anything since %s\n", t.From.Format(time.RFC3339))
+		return
+	}
+	p.printf("from %s to %s, a bar for every %s; ▲ deploy\n", t.From.Format(time.RFC3339), t.To.Format(time.RFC3339),
+		slot.Round(time.Second))
+	for _, l := range t.Lines {
+		if l.HandlerName == "" {
+			p.printf("\n%s\n  published %d, delivered %d, retried %d, failed %d; until claimed %s\n  %s\n", l.EventType,
+				l.Published, l.Handled, l.Retried, l.Failed, took(l.Took), bars(l.Slots))
+		} else {
+			p.printf("  %s\n    handled %d, failed calls %d; took %s\n    %s\n", l.HandlerName, l.Handled, l.Failed,
+				took(l.Took), bars(l.Slots))
+		}
+	}
+	if len(t.Deploys) == 0 {
+		return
+	}
+	marks := []rune(strings.Repeat(" ", operator.TimelineSlots))
+	for _, d := range t.Deploys {
+		marks[min(int(d.RegisteredAt.Sub(t.From)/slot), len(marks)-1)] = '▲'
+	}
+	p.printf("\n  %s\n", strings.TrimRight(string(marks), " "))
+	for _, d := range t.Deploys {
+		p.printf("  ▲ %s generation %d\n", d.RegisteredAt.Format(time.RFC3339), d.Generation)
+	}
+}
+
+// took says percentiles of durations in words.
+func took(of operator.Percentiles) string {
+	text := func(seconds *float64) string {
+		if seconds == nil {
+			return "-"
+		}
+		return time.Duration(*seconds * float64(time.Second)).String()
+	}
+	return fmt.Sprintf("p50 %s, p99 %s", text(of.P50), text(of.P99))
+}
