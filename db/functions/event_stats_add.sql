@@ -1,8 +1,8 @@
 -- core.event_stats_add(p_generation, p_lines) adds what a worker has counted in the last minute to core.event_stats: to
 -- the minute and to its hour. A line has the fields of the table from event_type on; without a handler_name it is of
--- the type. Histograms have the bounds of docs/telemetry.md. One of the workers also counts the events published in the
--- minute before the last, by their ids, and deletes minutes after 24 hours and hours after 8 days. Refuses more than
--- 2,000 lines. Writes core.event_stats; reads core.outbox.
+-- the type. Histograms have the bounds of docs/telemetry.md. One of the workers also counts the events published up to
+-- the minute before the last, by their ids, in ten minutes at most, and deletes minutes after 24 hours and hours after
+-- 8 days. Refuses more than 2,000 lines. Writes core.event_stats; reads core.outbox, core.event_types.
 create function core.event_stats_add(p_generation bigint, p_lines jsonb) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
@@ -11,8 +11,9 @@ declare
   v_minute constant timestamptz := date_trunc('minute', v_now - interval '30 seconds', 'UTC');
   v_published constant timestamptz := date_trunc('minute', v_now - interval '2 minutes', 'UTC');
   v_first constant boolean := pg_try_advisory_xact_lock(2210947735580192641);
-  v_counts constant boolean := v_first and not exists
-    (select from core.event_stats s where not s.hourly and s.at = v_published and s.published > 0);
+  v_from constant timestamptz := greatest(v_published - interval '9 minutes', (select max(s.at) + interval '1 minute'
+    from core.event_stats s where not s.hourly and s.published > 0));
+  v_types constant text[] := array(select distinct t.event_type from core.event_types t order by 1 limit 200);
 begin
   if jsonb_array_length(p_lines) > 2000 then
     raise exception 'p_lines: % lines, 2000 are the most', jsonb_array_length(p_lines)
@@ -30,12 +31,12 @@ begin
     from jsonb_to_recordset(p_lines) as w(event_type text, handler_name text, handled bigint, retried bigint,
       failed bigint, pickup bigint[], handling bigint[]) where w.event_type is not null
     union all
-    select v_published, o.generation, case when o.place <= 200 then o.event_type else 'other' end, '', sum(o.count), 0,
-      0, 0, null, null
-    from (select o.generation, o.event_type, count(*), dense_rank() over (order by o.event_type) as place
-          from core.outbox o where v_counts and o.id >= core.uuid_v7_floor(v_published)
-            and o.id < core.uuid_v7_floor(v_published + interval '1 minute') group by o.generation, o.event_type) o
-    group by 2, 3) as l
+    select m.at, o.generation, case when o.event_type = any (v_types) then o.event_type else 'other' end, '', o.count,
+      0, 0, 0, null, null
+    from generate_series(v_from, v_published, interval '1 minute') as m(at) cross join lateral (
+      select o.generation, o.event_type, count(*) from core.outbox o where v_first
+        and o.id >= core.uuid_v7_floor(m.at) and o.id < core.uuid_v7_floor(m.at + interval '1 minute')
+      group by o.generation, o.event_type) o) as l
   group by 1, 2, 3, 4, 5 order by 1, 2, 3, 4, 5 -- one order of locks
   on conflict (hourly, at, generation, event_type, handler_name) do update set
     published = s.published + excluded.published, handled = s.handled + excluded.handled,

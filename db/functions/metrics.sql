@@ -1,6 +1,6 @@
 -- core.metrics(p_since) returns what the metrics of workers say about the database (docs/telemetry.md), a line for each
--- value. event_type and status are of a backlog, otherwise null. It is fast whatever core.outbox holds: of each status
--- of a type it counts at most about 10,000 events, and of all together 20,000. A value that is not known is left out.
+-- value. event_type and status are of a backlog, otherwise null. It counts at most 10,000 events in flight, the 10,000
+-- latest failed ones, and about 20,000 pending ones. A value that is not known is left out.
 -- p_since is from when on replays count. Reads core.outbox, core.quarantined_events, core.operator_actions,
 -- core.delivery_latency_hours, core.retention_policies.
 create function core.metrics(p_since timestamptz)
@@ -33,7 +33,8 @@ begin
       union all
       select f.event_type, 'failed', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o
-        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at limit 10000) f group by f.event_type)
+        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at desc limit 10000) f
+      group by f.event_type)
     select 'spectral.backlog', c.event_type, c.status, sum(c.count)::double precision
     from counted c group by c.event_type, c.status having sum(c.count) > 0
     union all
@@ -49,7 +50,7 @@ begin
         where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 10000) f
         where f.claimed_at < v_now - make_interval(secs => f.lease_seconds + 60))),
       ('spectral.events.replayed', (select coalesce(sum(cardinality(a.event_ids)), 0) from core.operator_actions a
-        where a.action = 'replay' and a.acted_at >= p_since)),
+        where a.action = 'replay' and a.acted_at >= p_since and a.deleted_at is null)),
       -- the oldest by their ids
       ('spectral.rows.overdue', (select count(*) from (select o.* from core.outbox o order by o.id limit 2000) o
         where o.id < core.uuid_v7_floor(v_window.expired - interval '1 day') and core.outbox_expired(o.status,
@@ -59,7 +60,7 @@ begin
         where c.oid = 'core.outbox'::regclass
           or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = 'core.outbox'::regclass))),
       ('spectral.latency.p99', (select h.p99_ms / 1000.0 from core.delivery_latency_hours h
-        order by h.hour desc limit 1)),
+        where h.hour >= date_trunc('hour', v_now - interval '1 hour', 'UTC') order by h.hour desc limit 1)),
       ('spectral.notification_queue.usage', pg_notification_queue_usage()),
       ('spectral.snapshot.transactions', (pg_snapshot_xmax(pg_current_snapshot())::text::bigint
         - pg_snapshot_xmin(pg_current_snapshot())::text::bigint))

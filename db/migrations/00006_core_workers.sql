@@ -263,6 +263,15 @@ grant execute on function core.worker_lock to spectral_operator;
 grant execute on function core.worker_difference, core.worker_register, core.worker_stopping, core.worker_unregister,
   core.claim_journal_write, core.workers_probe, core.outbox_reap to spectral_worker;
 
+-- +goose StatementBegin
+create function core.types_held(p_worker uuid) returns text[]
+language sql stable security definer set search_path = pg_catalog, core, pg_temp as $$
+  select coalesce(array_agg(distinct j.event_type), '{}') from core.claim_journal j
+  where j.worker_id <> p_worker and cardinality(j.ids) > 0
+$$;
+-- +goose StatementEnd
+grant execute on function core.types_held to spectral_worker;
+
 create view core.live_workers as
   select w.worker_id, w.generation, w.name, w.handlers, w.registered_at
   from core.workers w
@@ -279,6 +288,7 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop view core.live_workers;
+drop function core.types_held;
 drop function core.worker_lock, core.worker_difference, core.worker_register, core.worker_stopping,
   core.worker_unregister, core.worker_gone, core.claim_journal_write, core.claim_suspects, core.workers_probe,
   core.outbox_reap;

@@ -105,8 +105,9 @@ declare
   v_minute constant timestamptz := date_trunc('minute', v_now - interval '30 seconds', 'UTC');
   v_published constant timestamptz := date_trunc('minute', v_now - interval '2 minutes', 'UTC');
   v_first constant boolean := pg_try_advisory_xact_lock(2210947735580192641);
-  v_counts constant boolean := v_first and not exists
-    (select from core.event_stats s where not s.hourly and s.at = v_published and s.published > 0);
+  v_from constant timestamptz := greatest(v_published - interval '9 minutes', (select max(s.at) + interval '1 minute'
+    from core.event_stats s where not s.hourly and s.published > 0));
+  v_types constant text[] := array(select distinct t.event_type from core.event_types t order by 1 limit 200);
 begin
   if jsonb_array_length(p_lines) > 2000 then
     raise exception 'p_lines: % lines, 2000 are the most', jsonb_array_length(p_lines)
@@ -124,12 +125,12 @@ begin
     from jsonb_to_recordset(p_lines) as w(event_type text, handler_name text, handled bigint, retried bigint,
       failed bigint, pickup bigint[], handling bigint[]) where w.event_type is not null
     union all
-    select v_published, o.generation, case when o.place <= 200 then o.event_type else 'other' end, '', sum(o.count), 0,
-      0, 0, null, null
-    from (select o.generation, o.event_type, count(*), dense_rank() over (order by o.event_type) as place
-          from core.outbox o where v_counts and o.id >= core.uuid_v7_floor(v_published)
-            and o.id < core.uuid_v7_floor(v_published + interval '1 minute') group by o.generation, o.event_type) o
-    group by 2, 3) as l
+    select m.at, o.generation, case when o.event_type = any (v_types) then o.event_type else 'other' end, '', o.count,
+      0, 0, 0, null, null
+    from generate_series(v_from, v_published, interval '1 minute') as m(at) cross join lateral (
+      select o.generation, o.event_type, count(*) from core.outbox o where v_first
+        and o.id >= core.uuid_v7_floor(m.at) and o.id < core.uuid_v7_floor(m.at + interval '1 minute')
+      group by o.generation, o.event_type) o) as l
   group by 1, 2, 3, 4, 5 order by 1, 2, 3, 4, 5 -- one order of locks
   on conflict (hourly, at, generation, event_type, handler_name) do update set
     published = s.published + excluded.published, handled = s.handled + excluded.handled,
@@ -178,7 +179,8 @@ begin
       union all
       select f.event_type, 'failed', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o
-        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at limit 10000) f group by f.event_type)
+        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at desc limit 10000) f
+      group by f.event_type)
     select 'spectral.backlog', c.event_type, c.status, sum(c.count)::double precision
     from counted c group by c.event_type, c.status having sum(c.count) > 0
     union all
@@ -194,7 +196,7 @@ begin
         where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 10000) f
         where f.claimed_at < v_now - make_interval(secs => f.lease_seconds + 60))),
       ('spectral.events.replayed', (select coalesce(sum(cardinality(a.event_ids)), 0) from core.operator_actions a
-        where a.action = 'replay' and a.acted_at >= p_since)),
+        where a.action = 'replay' and a.acted_at >= p_since and a.deleted_at is null)),
       ('spectral.rows.overdue', (select count(*) from (select o.* from core.outbox o order by o.id limit 2000) o
         where o.id < core.uuid_v7_floor(v_window.expired - interval '1 day') and core.outbox_expired(o.status,
           o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at,
@@ -203,7 +205,7 @@ begin
         where c.oid = 'core.outbox'::regclass
           or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = 'core.outbox'::regclass))),
       ('spectral.latency.p99', (select h.p99_ms / 1000.0 from core.delivery_latency_hours h
-        order by h.hour desc limit 1)),
+        where h.hour >= date_trunc('hour', v_now - interval '1 hour', 'UTC') order by h.hour desc limit 1)),
       ('spectral.notification_queue.usage', pg_notification_queue_usage()),
       ('spectral.snapshot.transactions', (pg_snapshot_xmax(pg_current_snapshot())::text::bigint
         - pg_snapshot_xmin(pg_current_snapshot())::text::bigint))

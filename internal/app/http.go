@@ -38,7 +38,7 @@ const (
 
 // HTTPServer serves /healthz, /readyz and /metrics.
 type HTTPServer struct {
-	worker *worker.Worker
+	worker *worker.Worker // set before it starts
 	pool   *pgxpool.Pool
 	addr   net.Addr
 }
@@ -51,15 +51,12 @@ func (h *HTTPServer) URL() string {
 	return "http://" + h.addr.String()
 }
 
-// newHTTPServer returns the server of a worker process. It is there before the worker starts.
-func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, w *worker.Worker, pool *pgxpool.Pool,
-	log *slog.Logger) (*HTTPServer, error) {
-	h := &HTTPServer{worker: w, pool: pool}
-	if err := p.observeWorker(w.Health()); err != nil {
-		return nil, err
-	}
+// newHTTPServer returns the server of a worker process, which takes its address before the worker starts.
+func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, pool *pgxpool.Pool,
+	log *slog.Logger) *HTTPServer {
+	h := &HTTPServer{pool: pool}
 	if s.HTTPAddr == HTTPOff {
-		return h, nil
+		return h
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", answer(h.health))
@@ -73,7 +70,12 @@ func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, w *worker.W
 				return err
 			}
 			h.addr = listener.Addr()
-			log.InfoContext(ctx, "serving health and metrics", logURL, h.URL())
+			if s.HTTPAddr == "" && h.addr.String() != DefaultHTTPAddr {
+				log.WarnContext(ctx, "another process has the default address of health and metrics, which are served elsewhere",
+					logURL, h.URL())
+			} else {
+				log.InfoContext(ctx, "serving health and metrics", logURL, h.URL())
+			}
 			go func() {
 				if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 					log.WarnContext(context.WithoutCancel(ctx), "health and metrics are not served any more", logReason, err.Error())
@@ -90,7 +92,7 @@ func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, w *worker.W
 			return nil
 		},
 	})
-	return h, nil
+	return h
 }
 
 // listenHTTP listens on addr. By default it takes a free port if another process has its own.
@@ -127,7 +129,7 @@ func (h *HTTPServer) health(ctx context.Context) error {
 	if time.Since(begun) < loopLimit || ended || !h.reached(ctx) {
 		return nil
 	}
-	return fmt.Errorf("the worker has not looked for events for %s, though the database answers",
+	return fmt.Errorf("the worker has not polled for %s, though the database answers",
 		time.Since(begun).Round(time.Second))
 }
 

@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/exaring/otelpgx"
+	"github.com/go-logr/logr"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	promexporter "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -39,10 +44,11 @@ type providers struct {
 // exported reports whether OTEL_* says where traces and metrics go. With other variables alone, such as
 // OTEL_SERVICE_NAME, the SDK would try a collector on this host.
 func exported() (traces, metrics bool) {
-	on := os.Getenv("OTEL_SDK_DISABLED") != "true"
+	on := !strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true")
 	both := os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")
 	traces = both+os.Getenv("OTEL_TRACES_EXPORTER")+os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
-	metrics = both+os.Getenv("OTEL_METRICS_EXPORTER")+os.Getenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") != ""
+	metrics = both+os.Getenv("OTEL_METRICS_EXPORTER")+os.Getenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") != "" &&
+		os.Getenv("OTEL_METRICS_EXPORTER") != "prometheus" // /metrics is served in any case
 	return on && traces, on && metrics
 }
 
@@ -53,9 +59,10 @@ func newProviders(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*provid
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		if now := time.Now().Unix(); now-last.Load() >= 60 {
 			last.Store(now)
-			log.WarnContext(ctx, "telemetry was not exported", logReason, err.Error())
+			log.WarnContext(ctx, "telemetry was not exported", logReason, quietReason(err))
 		}
 	}))
+	otel.SetLogger(logr.Discard()) // it would print values of OTEL_*, which may be secret
 	generation := attribute.Int64("spectral.generation", int64(s.Generation))
 	own, err := resource.New(ctx, resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", service), generation), resource.WithFromEnv())
@@ -73,7 +80,7 @@ func newProviders(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*provid
 	if metrics {
 		reader, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
-			return nil, settingsError("OTEL_METRICS_EXPORTER or OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: %w", err)
+			return nil, settingsError("OTEL_METRICS_EXPORTER or OTEL_EXPORTER_OTLP_PROTOCOL, or that for metrics: %w", err)
 		}
 		options = append(options, sdkmetric.WithReader(reader))
 	}
@@ -82,9 +89,11 @@ func newProviders(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*provid
 	if traces {
 		exporter, err := autoexport.NewSpanExporter(ctx)
 		if err != nil {
-			return nil, settingsError("OTEL_TRACES_EXPORTER or OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: %w", err)
+			return nil, settingsError("OTEL_TRACES_EXPORTER or OTEL_EXPORTER_OTLP_PROTOCOL, or that for traces: %w", err)
 		}
-		spans = append(spans, sdktrace.WithBatcher(exporter))
+		if !autoexport.IsNoneSpanExporter(exporter) {
+			spans = append(spans, sdktrace.WithBatcher(exporter))
+		}
 	}
 	if s.Spans != nil {
 		spans = append(spans, sdktrace.WithSyncer(s.Spans))
@@ -95,12 +104,23 @@ func newProviders(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*provid
 	lifecycle.Append(fx.StopHook(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, telemetryFlush)
 		defer cancel()
-		_ = p.metrics.Shutdown(ctx) // what cannot be exported, the error handler has logged
+		var flushing sync.WaitGroup // what cannot be exported, the error handler logs
+		flushing.Go(func() { _ = p.metrics.Shutdown(ctx) })
 		if p.traces != nil {
-			_ = p.traces.Shutdown(ctx)
+			flushing.Go(func() { _ = p.traces.Shutdown(ctx) })
 		}
+		flushing.Wait()
 	}))
 	return p, nil
+}
+
+// credentials are those within a URL.
+var credentials = regexp.MustCompile(`://[^/@\s]*@`)
+
+// quietReason returns the text of an exporter's error without the credentials of a URL and the answer of the receiver.
+func quietReason(err error) string {
+	text, _, _ := strings.Cut(err.Error(), " (body:")
+	return credentials.ReplaceAllString(text, "://")
 }
 
 // gatherer returns the metrics of this process.
@@ -138,13 +158,20 @@ func (p *providers) observeWorker(health *notify.Health) error {
 			o.Observe(1, metric.WithAttributes(attribute.String("spectral.state", string(state))))
 			return nil
 		}))
+	_, unanswered := meter.Float64ObservableGauge("spectral.listener.poll_age", metric.WithUnit("s"),
+		metric.WithDescription("How long ago the database last answered a poll of this worker."),
+		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
+			_, answered := health.Polled()
+			o.Observe(time.Since(answered).Seconds())
+			return nil
+		}))
 	_, failed := meter.Int64ObservableGauge("spectral.worker.stalled", metric.WithUnit("{type}"),
 		metric.WithDescription("Event types with due events of which none was handled for a minute."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			o.Observe(int64(len(health.Stalled(stalledAfter))))
 			return nil
 		}))
-	return errors.Join(err, failed)
+	return errors.Join(err, unanswered, failed)
 }
 
 // observePool adds the connections of a pool to the metrics.
@@ -157,42 +184,43 @@ func (p *providers) observePool(pool *pgxpool.Pool, name string) error {
 func (p *providers) traceStatements(config *pgxpool.Config) {
 	if p.traces != nil {
 		config.ConnConfig.Tracer = quietTracer{otelpgx.NewTracer(otelpgx.WithTracerProvider(p.traces),
-			otelpgx.WithMeterProvider(p.metrics), otelpgx.WithDisableSQLStatementInAttributes(),
+			otelpgx.WithMeterProvider(noop.NewMeterProvider()), otelpgx.WithDisableSQLStatementInAttributes(),
 			otelpgx.WithDisableConnectionDetailsInAttributes())}
 	}
 }
 
-// quietTracer is a tracer of statements that is told the class of an error only: its text may quote a payload.
-type quietTracer struct{ *otelpgx.Tracer }
+// quietTracer traces statements and batches, not connecting. It tells the class of an error only: the text may quote a
+// payload.
+type quietTracer struct{ all *otelpgx.Tracer }
+
+// TraceQueryStart implements [pgx.QueryTracer].
+func (t quietTracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn,
+	data pgx.TraceQueryStartData) context.Context {
+	return t.all.TraceQueryStart(ctx, conn, data)
+}
 
 // TraceQueryEnd implements [pgx.QueryTracer].
 func (t quietTracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
 	data.Err = classOnly(data.Err)
-	t.Tracer.TraceQueryEnd(ctx, conn, data)
+	t.all.TraceQueryEnd(ctx, conn, data)
+}
+
+// TraceBatchStart implements [pgx.BatchTracer].
+func (t quietTracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn,
+	data pgx.TraceBatchStartData) context.Context {
+	return t.all.TraceBatchStart(ctx, conn, data)
 }
 
 // TraceBatchQuery implements [pgx.BatchTracer].
 func (t quietTracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchQueryData) {
 	data.Err = classOnly(data.Err)
-	t.Tracer.TraceBatchQuery(ctx, conn, data)
+	t.all.TraceBatchQuery(ctx, conn, data)
 }
 
 // TraceBatchEnd implements [pgx.BatchTracer].
 func (t quietTracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
 	data.Err = classOnly(data.Err)
-	t.Tracer.TraceBatchEnd(ctx, conn, data)
-}
-
-// TraceCopyFromEnd implements [pgx.CopyFromTracer].
-func (t quietTracer) TraceCopyFromEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceCopyFromEndData) {
-	data.Err = classOnly(data.Err)
-	t.Tracer.TraceCopyFromEnd(ctx, conn, data)
-}
-
-// TracePrepareEnd implements [pgx.PrepareTracer].
-func (t quietTracer) TracePrepareEnd(ctx context.Context, conn *pgx.Conn, data pgx.TracePrepareEndData) {
-	data.Err = classOnly(data.Err)
-	t.Tracer.TracePrepareEnd(ctx, conn, data)
+	t.all.TraceBatchEnd(ctx, conn, data)
 }
 
 func classOnly(err error) error {

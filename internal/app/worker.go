@@ -81,7 +81,7 @@ func newUnitOfWork(pool *pgxpool.Pool, s Settings, contracts *events.Contracts, 
 
 // newWorker returns the worker, whose start registers this build.
 func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, unitOfWork *publish.UnitOfWork,
-	log *slog.Logger, p *providers, t *telemetry.Telemetry) (*worker.Worker, error) {
+	log *slog.Logger, p *providers, t *telemetry.Telemetry, server *HTTPServer) (*worker.Worker, error) {
 	all, err := subscriptions(s, unitOfWork)
 	if err != nil {
 		return nil, err
@@ -106,6 +106,10 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 		Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)},
 	})
 	if err != nil {
+		return nil, err
+	}
+	server.worker = w
+	if err := p.observeWorker(w.Health()); err != nil {
 		return nil, err
 	}
 	for _, subscription := range all {

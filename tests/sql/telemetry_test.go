@@ -33,12 +33,12 @@ func TestEventStats(t *testing.T) {
 		line{"", "select count(*) filter (where hourly), count(*) from core.event_stats where event_type = 'old'", "1 2"},
 		line{"worker", "select core.event_stats_add(1, (select jsonb_agg('{}'::jsonb) from generate_series(1, 2001)))",
 			"22023"})
-	// of many types, the first 200 by name have separate rows
+	// types beyond the first 200 that are registered have no separate rows, nor have those that are not
 	exec(t, d.admin, "truncate core.event_stats, core.outbox")
 	exec(t, d.admin, publishedMinutesAgo, "worlds.many", 205, true)
 	d.run(t, line{"worker", "select core.event_stats_add(1, '[]')", ""},
-		line{"", `select count(distinct event_type) >= 201, min(published) filter (where event_type = 'other') >= 5
-			from core.event_stats where hourly`, "t t"})
+		line{"", "select string_agg(distinct event_type, ' '), sum(published) in (205, 410) from core.event_stats where " +
+			"hourly", "other t"})
 }
 
 func TestMetricsOfTheDatabase(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -20,7 +21,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	const canary = "canary7431"
 	collector, sentry := newReceiver(t), newReceiver(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key="+canary)
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key="+canary+","+canary) // the second is malformed
 	p := start(t, func(s *app.Settings) {
 		s.SentryDSN = strings.Replace(sentry.URL, "://", "://"+canary+"@", 1) + "/1"
 		s.PoolURL += "&application_name=" + canary
@@ -91,6 +92,31 @@ func TestHealth(t *testing.T) {
 		if status, text := p.get(path); status != http.StatusOK || text != "ok\n" {
 			t.Errorf("%s: %d %s", path, status, text)
 		}
+	}
+	// without a database the process lives, and is not ready
+	other := pgtest.Conn(t, pgtest.Server(t).URL("postgres"))
+	var name string
+	must(t, p.admin.QueryRow(p.ctx, "select current_database()").Scan(&name))
+	connections := func(allowed bool) {
+		_, err := other.Exec(p.ctx, fmt.Sprintf("alter database %s allow_connections %t", name, allowed))
+		must(t, err)
+	}
+	connections(false)
+	defer connections(true)
+	p.exec("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> " +
+		"pg_backend_pid()")
+	if !pgtest.Eventually(testTimeout, func() bool {
+		status, text := p.get("/readyz")
+		return status == http.StatusServiceUnavailable && strings.HasPrefix(text, "reconnecting: ")
+	}) {
+		t.Error("without a database it is ready")
+	}
+	if status, text := p.get("/healthz"); status != http.StatusOK {
+		t.Errorf("without a database: %d %s", status, text)
+	}
+	connections(true)
+	if !pgtest.Eventually(testTimeout, func() bool { status, _ := p.get("/readyz"); return status == http.StatusOK }) {
+		t.Error("with the database back it is not ready")
 	}
 	if status, _ := p.get("/nothing"); status != http.StatusNotFound {
 		t.Errorf("an unknown page: %d", status)

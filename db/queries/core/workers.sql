@@ -36,10 +36,14 @@ from core.metrics(@since::timestamptz) as m;
 select pg_catalog.set_config('role', 'none', true);
 
 -- name: SnapshotAge :one
--- How many seconds ago the oldest transaction with a snapshot began, of the sessions that the login may see.
-select coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)::double precision as seconds
+-- How many seconds ago the oldest transaction with a snapshot began; -1 if the login may not see all sessions.
+select case when pg_has_role(session_user, 'pg_read_all_stats', 'usage')
+  then coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0) else -1 end::double precision as seconds
 from pg_catalog.pg_stat_activity a
 where a.backend_xmin is not null and a.datname = current_database() and a.pid <> pg_backend_pid();
 
 -- name: AddStats :exec
 select core.event_stats_add(@generation::bigint, @lines::jsonb);
+
+-- name: TypesHeld :one
+select core.types_held(@worker::uuid)::text[] as event_types;

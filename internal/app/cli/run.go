@@ -233,6 +233,9 @@ card_id and title are required.`,
 	cmd.Flags().StringVar(&input, "input", "", "publish the cards of this NDJSON file, or of standard input with -")
 	_ = cmd.MarkFlagFilename("input")
 	cmd.Flags().BoolVar(&telemetry, "telemetry", false, "publish one card, and show its trace and the metrics")
+	for _, other := range []string{"count", "rate", "input"} {
+		cmd.MarkFlagsMutuallyExclusive("telemetry", other)
+	}
 	cmd.PersistentFlags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
 	return cmd
 }

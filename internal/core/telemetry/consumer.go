@@ -23,6 +23,7 @@ type Consumer struct {
 
 // handlerSeries are the attributes of a handler's metrics.
 type handlerSeries struct {
+	name   string // the handler's, or other
 	set    attribute.Set
 	option metric.MeasurementOption
 }
@@ -32,7 +33,7 @@ func (t *Telemetry) Consumer(eventType string, handlers []events.Registration, o
 	named := []attribute.KeyValue{System.String(system), t.name(eventType)}
 	option := func(more ...attribute.KeyValue) handlerSeries {
 		set := attribute.NewSet(append(more, named...)...)
-		return handlerSeries{set, metric.WithAttributeSet(set)}
+		return handlerSeries{set: set, option: metric.WithAttributeSet(set)}
 	}
 	c := &Consumer{
 		Telemetry: t, eventType: eventType, named: t.name(eventType).Value.AsString(),
@@ -43,7 +44,13 @@ func (t *Telemetry) Consumer(eventType string, handlers []events.Registration, o
 		c.outcomes[outcome] = option(Outcome.String(outcome)).option
 	}
 	for _, r := range handlers {
-		c.handlers[r.Name] = option(HandlerName.String(r.Name), Operation.String("handle"))
+		name := r.Name
+		if c.named == Other {
+			name = Other
+		}
+		series := option(HandlerName.String(name), Operation.String("handle"))
+		series.name = name
+		c.handlers[r.Name] = series
 	}
 	return c
 }
@@ -91,7 +98,7 @@ func (c *Consumer) Handle(ctx context.Context, handler string,
 	return ctx, func(class string) {
 		series := c.handlers[handler]
 		took := time.Since(started).Seconds()
-		c.stats.add(c.named, handler, func(l *Line) {
+		c.stats.add(c.named, series.name, func(l *Line) {
 			l.Handling.add(took)
 			if class == "" {
 				l.Handled += int64(len(batch))

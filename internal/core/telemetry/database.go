@@ -50,23 +50,13 @@ type reading struct {
 // database shows what was read last.
 type database struct{ last atomic.Pointer[reading] }
 
-// Read takes in the values of the database's metrics, all of them. Of backlogs, the first MaxTypes types by name have
+// Read takes in the values of the database's metrics, all of them. Of backlogs, the types that this process knows have
 // separate series.
 func (t *Telemetry) Read(values []Value) {
-	var types []string
-	for _, v := range values {
-		if v.EventType != "" {
-			types = append(types, v.EventType)
-		}
-	}
-	kept := make(map[string]bool)
-	for _, name := range FirstTypes(types) {
-		kept[name] = true
-	}
 	var shown []Value
 	others := make(map[Value]int) // the place of the other types' value
 	for _, v := range values {
-		if v.EventType == "" || kept[v.EventType] {
+		if v.EventType == "" || t.types[v.EventType] {
 			shown = append(shown, v)
 			continue
 		}
@@ -112,7 +102,7 @@ func (d *database) observe(m metric.Meter) error {
 			metric.WithFloat64Callback(of(name)))
 		errs = append(errs, err)
 	}
-	gauge(Backlog, "{event}", "Events by type and status, of each at least 10 and at most about 10,000.")
+	gauge(Backlog, "{event}", "Events by type and status, counted up to a limit.")
 	gauge(BacklogAge, "s", "How long the oldest of these has been due, in flight or failed.")
 	gauge(Quarantined, "{event}", "Events that no worker claims because their rows can be neither handled nor written.")
 	gauge(Expiring, "{event}", "Failed events that retention takes within seven days.")

@@ -50,9 +50,8 @@ type FailedEvent struct {
 	Source    events.Scope
 	Target    events.Scope
 	// Classes are the classes of its errors by handler. A failure of the row itself has the name outbox.
-	Classes   map[string]string
-	LastError string // may quote the payload
-	Attempts  int
+	Classes  map[string]string
+	Attempts int
 }
 
 // Config of a Telemetry. The zero value records nothing.
@@ -64,7 +63,7 @@ type Config struct {
 	OnFailed func(context.Context, FailedEvent)
 }
 
-// Telemetry is what a process records with. Safe for concurrent use. Nil records nothing.
+// Telemetry is what a process records with. Safe for concurrent use.
 type Telemetry struct {
 	instruments
 	database

@@ -132,17 +132,29 @@ func (q *Queries) SampleLatency(ctx context.Context) (int32, error) {
 }
 
 const snapshotAge = `-- name: SnapshotAge :one
-select coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0)::double precision as seconds
+select case when pg_has_role(session_user, 'pg_read_all_stats', 'usage')
+  then coalesce(extract(epoch from clock_timestamp() - min(a.xact_start)), 0) else -1 end::double precision as seconds
 from pg_catalog.pg_stat_activity a
 where a.backend_xmin is not null and a.datname = current_database() and a.pid <> pg_backend_pid()
 `
 
-// How many seconds ago the oldest transaction with a snapshot began, of the sessions that the login may see.
+// How many seconds ago the oldest transaction with a snapshot began; -1 if the login may not see all sessions.
 func (q *Queries) SnapshotAge(ctx context.Context) (float64, error) {
 	row := q.db.QueryRow(ctx, snapshotAge)
 	var seconds float64
 	err := row.Scan(&seconds)
 	return seconds, err
+}
+
+const typesHeld = `-- name: TypesHeld :one
+select core.types_held($1::uuid)::text[] as event_types
+`
+
+func (q *Queries) TypesHeld(ctx context.Context, worker uuid.UUID) ([]string, error) {
+	row := q.db.QueryRow(ctx, typesHeld, worker)
+	var event_types []string
+	err := row.Scan(&event_types)
+	return event_types, err
 }
 
 const unregisterWorker = `-- name: UnregisterWorker :exec

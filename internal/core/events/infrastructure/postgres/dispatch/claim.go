@@ -135,7 +135,7 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 	}
 	switch {
 	case result.lost:
-		log.WarnContext(ctx, "connection lost in a batch, no attempt counted", pgtx.LogReason, err.Error())
+		log.WarnContext(ctx, "connection lost in a batch, no attempt counted")
 	case result.deadlock:
 		log.WarnContext(ctx, "deadlock: batch rolled back, its rows run one by one; make handlers lock rows in one "+
 			"order, as EffectKey of their registration does")
@@ -193,7 +193,9 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	}
 	for i := range rows {
 		for _, r := range c.handlersOf(&rows[i].Envelope) {
-			c.LogHandled(ctx, r, &rows[i], started, nil)
+			if keys.Runs(r.Name, &rows[i], i) {
+				c.LogHandled(ctx, r, &rows[i], started, nil)
+			}
 		}
 	}
 	return nil

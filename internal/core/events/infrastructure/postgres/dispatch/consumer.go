@@ -218,7 +218,7 @@ func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
 		if s.Outcome == Failed || s.Outcome == Quarantined {
 			c.Telemetry.Failed(ctx, telemetry.FailedEvent{
 				EventID: s.Envelope.EventID, EventType: s.Envelope.EventType, Source: s.Envelope.Source,
-				Target: s.Envelope.Target, Classes: s.classes, LastError: s.LastError, Attempts: s.Attempts,
+				Target: s.Envelope.Target, Classes: s.classes, Attempts: s.Attempts,
 			})
 		}
 		if c.OnSettled != nil {
@@ -272,6 +272,7 @@ func (c *Consumer) LogPanic(ctx context.Context, r events.Registration, batch []
 
 // logSettlement logs what became of an event, once that is committed, for each handler that failed.
 func (c *Consumer) logSettlement(ctx context.Context, s Settlement) {
+	ctx = telemetry.Continue(ctx, s.Envelope.TraceContext)
 	for name, class := range s.classes {
 		attributes := append(logEnvelope(*s.Envelope),
 			pgtx.LogHandler, name, pgtx.LogErrorClass, class, pgtx.LogAttempts, s.Attempts)

@@ -12,6 +12,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/telemetry"
 )
 
 const (
@@ -257,7 +258,8 @@ func complete(ctx context.Context, t *dispatch.Tx, batch []*result, keys *dispat
 		}
 		ran = true
 		about := []events.Envelope{r.lease.row.Envelope}
-		if err := t.Call(ctx, r.handler, min(limit, r.handler.CallTimeout()), about, r.completion); err != nil {
+		traced := telemetry.Continue(ctx, r.lease.row.Envelope.TraceContext) // of what the completion publishes
+		if err := t.Call(traced, r.handler, min(limit, r.handler.CallTimeout()), about, r.completion); err != nil {
 			return ran, err
 		}
 	}

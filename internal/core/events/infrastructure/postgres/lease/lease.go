@@ -33,6 +33,9 @@ type lease struct {
 
 // logError returns the attributes of an error of settling l.
 func (l *lease) logError(err error) []any {
+	if errors.Is(err, dispatch.ErrCompletion) { // its text may quote the payload
+		return []any{pgtx.LogErrorClass, dispatch.Classify(err, 0).Class, pgtx.LogEventID, l.row.Envelope.EventID}
+	}
 	return append(pgtx.LogError(err), pgtx.LogEventID, l.row.Envelope.EventID)
 }
 

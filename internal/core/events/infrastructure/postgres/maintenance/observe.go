@@ -25,6 +25,7 @@ type Observer struct {
 
 	started time.Time
 	turn    int
+	unread  bool   // metrics could not be read last time, which is logged
 	state   string // of the generation, that was logged last
 	failing bool   // statistics could not be written last time, which is logged
 }
@@ -33,7 +34,11 @@ type Observer struct {
 func (o *Observer) Service(health *notify.Health) *Service {
 	o.started = time.Now()
 	return Every(pgtx.ObserveInterval, health, func(ctx context.Context) {
-		_ = pgtx.InTx(ctx, o.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error { return o.read(ctx, coredb.New(tx)) })
+		err := pgtx.InTx(ctx, o.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error { return o.read(ctx, coredb.New(tx)) })
+		if err != nil && ctx.Err() == nil && !o.unread {
+			o.Log.WarnContext(ctx, "metrics of the database were not read; it is tried again every 30 s", pgtx.LogError(err)...)
+		}
+		o.unread = err != nil
 		if o.turn%2 == 0 {
 			o.write(ctx)
 		}
@@ -52,6 +57,7 @@ func (o *Observer) read(ctx context.Context, queries *coredb.Queries) error {
 	for _, r := range rows {
 		values = append(values, telemetry.Value(r))
 	}
+	o.Telemetry.Read(values)
 	state, err := queries.GenerationState(ctx, int64(o.Generation))
 	if err != nil {
 		return err
@@ -61,7 +67,7 @@ func (o *Observer) read(ctx context.Context, queries *coredb.Queries) error {
 		return err
 	}
 	age, err := queries.SnapshotAge(ctx)
-	if err == nil {
+	if err == nil && age >= 0 {
 		o.Telemetry.Read(append(values, telemetry.Value{Metric: telemetry.SnapshotAge, Value: age}))
 	}
 	return err

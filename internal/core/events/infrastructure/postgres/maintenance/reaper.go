@@ -100,14 +100,22 @@ func (r *Reaper) report(ctx context.Context, row coredb.ReapRow) {
 	if row.Reaped || row.Failed {
 		r.telemetry.Reaped(ctx, row.EventType, row.Failed)
 	}
-	if row.Failed {
+	if class := failureClass(row.Reason); row.Failed || class == "quarantined" {
+		if !row.Reaped {
+			class = "RowFault"
+		}
 		r.telemetry.Failed(ctx, telemetry.FailedEvent{
 			EventID: row.EventID, EventType: row.EventType, Source: events.Scope(row.Source), Target: events.Scope(row.Target),
-			Classes: map[string]string{"outbox": failureClass(row.Reason)}, LastError: row.Reason, Attempts: int(row.Attempts),
+			Classes: map[string]string{"outbox": class}, Attempts: int(row.Attempts),
 		})
 	}
 	log := r.log.With(pgtx.LogEventID, row.EventID, pgtx.LogEventType, row.EventType, pgtx.LogGeneration, row.Generation,
-		pgtx.LogAttempts, row.Attempts, pgtx.LogCrashes, row.Crashes, pgtx.LogReason, row.Reason)
+		pgtx.LogAttempts, row.Attempts, pgtx.LogCrashes, row.Crashes)
+	if row.Reaped {
+		log = log.With(pgtx.LogReason, row.Reason)
+	} else { // the rest is the text of an error, which may quote the row
+		log = log.With(pgtx.LogErrorClass, failureClass(row.Reason))
+	}
 	switch {
 	case !row.Reaped && row.Failed:
 		log.ErrorContext(ctx, "event failed: its row cannot be made pending again",

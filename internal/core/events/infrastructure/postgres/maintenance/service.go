@@ -38,13 +38,15 @@ func (s *Service) Stop() {
 	s.running.Wait()
 }
 
-// Every returns a service that calls duty when the worker begins to listen, and then about every interval, so that not
-// all workers do it at once. While the worker is not listening the database cannot be reached.
+// Every returns a service that calls duty when the worker begins to listen or to poll, and then about every interval,
+// so that not all workers do it at once. It calls nothing while the database does not answer.
 func Every(interval time.Duration, health *notify.Health, duty func(context.Context)) *Service {
 	return NewService(func(ctx context.Context) {
 		for ctx.Err() == nil {
 			changed := health.Changed()
-			if state, _ := health.Now(); state == notify.Listening {
+			state, _ := health.Now()
+			_, answered := health.Polled()
+			if state == notify.Listening || state == notify.Polling && time.Since(answered) < interval {
 				duty(ctx)
 			}
 			pgtx.Pause(ctx, time.Duration((0.9+0.2*rand.Float64())*float64(interval)), changed)

@@ -33,7 +33,7 @@ type Health struct {
 
 // NewHealth returns the health of a worker that is starting.
 func NewHealth() *Health {
-	return &Health{state: Starting, changed: make(chan struct{}), polledAt: time.Now()}
+	return &Health{state: Starting, changed: make(chan struct{}), polledAt: time.Now(), answered: time.Now()}
 }
 
 // Now returns the state and its reason, which is empty while the worker is listening.
@@ -63,7 +63,7 @@ func (h *Health) Set(state State, reason string) {
 	h.changed = make(chan struct{})
 }
 
-// Polled returns when the notifier last began a poll, and when one was last answered.
+// Polled returns when the notifier last began a poll, and when one was last answered; at first, when it was made.
 func (h *Health) Polled() (begun, answered time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

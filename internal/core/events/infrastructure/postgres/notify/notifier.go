@@ -222,6 +222,7 @@ func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time
 		default:
 		}
 		n.polledAt = time.Now()
+		n.config.Health.polling()
 		next = n.config.PollInterval
 		err := pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error {
 			queries := coredb.New(tx)
@@ -256,7 +257,7 @@ func (n *Notifier) watch(ctx context.Context, l *listenConn) error {
 		var result found
 		var err error
 		if !notified {
-			if result, err = n.pollOn(ctx, l, nil); result.due && !scheduled {
+			if result, err = n.pollOn(ctx, l, nil); result.fresh && !scheduled {
 				n.config.Telemetry.FoundSilent(ctx)
 			}
 		}
@@ -300,6 +301,7 @@ func (n *Notifier) pollUntilBarrier(ctx context.Context, l *listenConn) (found, 
 type found struct {
 	passed bool // the barrier, on every channel that the poll was to try it on
 	due    bool
+	fresh  bool          // a type has due events that had none at the poll before
 	next   time.Duration // until the next event that is not due yet
 }
 
@@ -358,6 +360,9 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels [
 			if full {
 				consumer.Watermark.Lower(row.OldestDue)
 			}
+			if _, before := n.stalls[row.EventType]; !before {
+				result.fresh = true
+			}
 			if s, progress := n.stalls[row.EventType], consumer.Progress(); s.since.IsZero() || s.progress != progress {
 				n.stalls[row.EventType] = stall{started, progress}
 			}
@@ -369,9 +374,24 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels [
 			result.next = min(result.next, pgtx.Seconds(seconds)+pgtx.RoundUp)
 		}
 	}
-	for eventType := range n.stalls {
+	long := false
+	for eventType, s := range n.stalls {
 		if _, due := stalled[eventType]; !due {
 			delete(n.stalls, eventType)
+		} else if started.Sub(s.since) >= n.config.PollInterval {
+			long = true
+		}
+	}
+	if long { // another worker may be handling the events
+		held, err := queries.TypesHeld(ctx, n.config.Journal.Worker)
+		if err != nil {
+			return found{}, err
+		}
+		for _, eventType := range held {
+			if _, due := stalled[eventType]; due {
+				n.stalls[eventType] = stall{started, n.stalls[eventType].progress}
+				stalled[eventType] = started
+			}
 		}
 	}
 	n.config.Health.polled(stalled)

@@ -12,13 +12,15 @@ import (
 // MaxTimeline is how far back a timeline may begin: core.event_stats keeps hours for so long.
 const MaxTimeline = 8 * 24 * time.Hour
 
-// TimelineSlots is how many parts a timeline has.
-const TimelineSlots = 48
+// timelineSlots is how many parts a timeline has at most.
+const timelineSlots = 48
 
 // Timeline is what workers counted since a time: by the minute within 24 hours, otherwise by the hour.
 type Timeline struct {
-	From    time.Time      `json:"from"` // by the database clock
-	To      time.Time      `json:"to"`
+	From time.Time `json:"from"` // by the database clock
+	To   time.Time `json:"to"`
+	// Slot is the length of a part of the time; whole hours where hours are counted.
+	Slot    time.Duration  `json:"-"`
 	Lines   []TimelineLine `json:"lines"`   // by event type; the type itself, then its handlers
 	Deploys []Deploy       `json:"deploys"` // generations that were registered within this time, in order
 }
@@ -34,7 +36,7 @@ type TimelineLine struct {
 	Failed      int64  `json:"failed"`    // of a handler: calls
 	// Took is, for a type, how long events were due until they were claimed, and for a handler how long calls took.
 	Took Percentiles `json:"took"`
-	// Slots has the handled events of each of the TimelineSlots parts of the time.
+	// Slots has the handled events of each part of the time.
 	Slots []int64 `json:"slots"`
 }
 
@@ -63,13 +65,20 @@ func (c *Client) Timeline(ctx context.Context, since time.Duration, filter Filte
 	for _, g := range filter.Generations {
 		generations = append(generations, int64(g))
 	}
+	t.Lines = []TimelineLine{}
 	type key struct{ eventType, handler string }
 	places := make(map[key]int)
 	err = c.inTx(ctx, "statistics of events", func(tx *pgtx.Tx) error {
 		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&t.To); err != nil {
 			return err
 		}
+		t.Slot = since / timelineSlots
+		if since > 24*time.Hour {
+			t.Slot = (t.Slot + time.Hour - 1).Truncate(time.Hour)
+		}
+		slots := int((since + t.Slot - 1) / t.Slot)
 		t.From = t.To.Add(-since)
+		end := t.From.Add(time.Duration(slots) * t.Slot)
 		counts, err := rows[struct {
 			EventType, HandlerName              string
 			Slot                                int
@@ -80,7 +89,7 @@ select s.event_type, s.handler_name,
     $5), $5) as slot,
   sum(s.published)::bigint as published, sum(s.handled)::bigint as handled, sum(s.retried)::bigint as retried,
   sum(s.failed)::bigint as failed
-from `+statsSince+` group by 1, 2, 3 order by 1, 2, 3`, t.From, types, generations, t.To, TimelineSlots)
+from `+statsSince+` group by 1, 2, 3 order by 1, 2, 3`, t.From, types, generations, end, slots)
 		if err != nil {
 			return err
 		}
@@ -91,7 +100,7 @@ from `+statsSince+` group by 1, 2, 3 order by 1, 2, 3`, t.From, types, generatio
 				place = len(t.Lines)
 				places[k] = place
 				t.Lines = append(t.Lines, TimelineLine{
-					EventType: row.EventType, HandlerName: row.HandlerName, Slots: make([]int64, TimelineSlots),
+					EventType: row.EventType, HandlerName: row.HandlerName, Slots: make([]int64, slots),
 				})
 			}
 			l := &t.Lines[place]
@@ -115,7 +124,9 @@ from (
 			return err
 		}
 		for _, row := range took {
-			t.Lines[places[key{row.EventType, row.HandlerName}]].Took = percentiles(row.Counts)
+			if place, ok := places[key{row.EventType, row.HandlerName}]; ok { // otherwise it was counted in between
+				t.Lines[place].Took = percentiles(row.Counts)
+			}
 		}
 		t.Deploys, err = rows[Deploy](ctx, tx, "select generation, registered_at from core.deployments where "+
 			"registered_at >= $1 order by registered_at", t.From)

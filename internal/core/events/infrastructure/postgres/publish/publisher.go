@@ -57,6 +57,7 @@ func (p Publishing) publisher(tx events.Tx, run runRow, options []events.Publish
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
+	p.Telemetry = cmp.Or(p.Telemetry, telemetry.None)
 	publisher := &Publisher{shared: p, tx: tx, run: run}
 	for _, option := range options {
 		option(&publisher.options)
@@ -83,7 +84,7 @@ func (s scanned) Scan(...any) error { return s.err }
 
 // Publish implements [events.EventPublisher].
 func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) (err error) {
-	ctx, span := p.telemetry().Publish(ctx, envelopes)
+	ctx, span := p.shared.Telemetry.Publish(ctx, envelopes)
 	defer func() {
 		if _, refused := errors.AsType[*events.Refusal](err); refused {
 			telemetry.Fail(span, "RefusedEvent")
@@ -184,7 +185,7 @@ func (p *Publisher) queries(ctx context.Context, envelopes []events.Envelope, fr
 		if err := row.Scan(into); err != nil {
 			return placed(fmt.Errorf("publish: %w", err), from, n, envelopes)
 		}
-		p.telemetry().Inserted(ctx, envelopes[from:from+n])
+		p.shared.Telemetry.Inserted(ctx, envelopes[from:from+n])
 		p.log(ctx, envelopes[from:], ids)
 		return nil
 	}})
@@ -203,7 +204,7 @@ func (p *Publisher) log(ctx context.Context, envelopes []events.Envelope, ids []
 		return
 	}
 	for i, id := range ids {
-		if !p.telemetry().Logged(id) {
+		if !p.shared.Telemetry.Logged(id) {
 			continue
 		}
 		e := &envelopes[i]
