@@ -214,10 +214,6 @@ func (p *Publisher) log(ctx context.Context, envelopes []events.Envelope, ids []
 	}
 }
 
-func (p *Publisher) telemetry() *telemetry.Telemetry {
-	return cmp.Or(p.shared.Telemetry, telemetry.None)
-}
-
 // at names the event of a Publish that err is about.
 func at(i, of int, err error) error {
 	if of == 1 {
