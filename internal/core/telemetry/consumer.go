@@ -62,10 +62,10 @@ func (c *Consumer) Claimed(ctx context.Context, n int, dueAt func(i int) time.Ti
 	}
 	c.claimed.Add(ctx, int64(n), c.ofType)
 	c.batch.Record(ctx, int64(n), c.ofType)
-	now, took := time.Now(), make([]float64, n)
+	now, took, ofType := time.Now(), make([]float64, n), []metric.RecordOption{c.ofType}
 	for i := range n {
 		took[i] = max(now.Sub(dueAt(i)), 0).Seconds()
-		c.pickup.Record(ctx, took[i], c.ofType)
+		c.pickup.Record(ctx, took[i], ofType...)
 	}
 	c.stats.add(c.named, "", func(l *Line) { l.Pickup.add(took...) })
 }
