@@ -24,12 +24,12 @@ const (
 	EnvPoolURL     = "SPECTRAL_POOL_URL"
 	EnvGeneration  = "SPECTRAL_GENERATION"
 	EnvPostgresBin = "SPECTRAL_POSTGRES_BIN"
-	// EnvBriefingsDir is the folder for agents' briefings.
-	EnvBriefingsDir = "SPECTRAL_BRIEFINGS_DIR"
 	// EnvHTTPAddr is where health and metrics are served: host:port, or off.
 	EnvHTTPAddr = "SPECTRAL_HTTP_ADDR"
 	// EnvSentryDSN is the project that failed events are reported to.
 	EnvSentryDSN = "SENTRY_DSN"
+	// EnvBriefingsDir is the folder for agents' briefings.
+	EnvBriefingsDir = "SPECTRAL_BRIEFINGS_DIR"
 )
 
 // Settings of a worker.
@@ -43,8 +43,6 @@ type Settings struct {
 	Generation events.Generation
 	// Classes are the processing classes whose consumers run; empty means all.
 	Classes []string
-	// BriefingsDir is the absolute path of a private folder.
-	BriefingsDir string
 	// HTTPAddr is where health and metrics are served; empty means the default, a free port if that is taken.
 	HTTPAddr string
 	// SentryDSN is where failed events are reported; empty means nowhere.
@@ -53,6 +51,8 @@ type Settings struct {
 	LogShare float64
 	// Spans receives every span as it ends, besides what OTEL_* says. It may be nil.
 	Spans sdktrace.SpanExporter
+	// BriefingsDir is the absolute path of a private folder.
+	BriefingsDir string
 }
 
 // HTTPOff is the HTTPAddr for no HTTP server.
@@ -71,8 +71,8 @@ func settingsError(format string, args ...any) error {
 // ReadSettings reads the environment for a worker of these classes, without the URLs for an embedded server. No classes
 // means all. The error joins a [*SettingsError] for every problem.
 func ReadSettings(getenv func(string) string, embedded bool, classes []string) (s Settings, err error) {
-	s.Classes, s.LogShare, s.SentryDSN = classes, 1, getenv(EnvSentryDSN)
-	var noURL, noPool, noGeneration, noFolder, noAddress error
+	s.Classes = classes
+	var noURL, noPool, noGeneration, noFolder error
 	if !embedded {
 		s.DatabaseURL, noURL = ReadDatabaseURL(getenv)
 		if s.PoolURL = cmp.Or(getenv(EnvPoolURL), s.DatabaseURL); s.PoolURL != s.DatabaseURL {
@@ -81,6 +81,8 @@ func ReadSettings(getenv func(string) string, embedded bool, classes []string) (
 	}
 	s.Generation, noGeneration = ReadGeneration(getenv)
 	s.BriefingsDir, noFolder = ReadBriefingsDir(getenv)
+	s.LogShare, s.SentryDSN = 1, getenv(EnvSentryDSN)
+	var noAddress error
 	if s.HTTPAddr = getenv(EnvHTTPAddr); s.HTTPAddr != "" && s.HTTPAddr != HTTPOff {
 		if _, port, err := net.SplitHostPort(s.HTTPAddr); err != nil || port == "" {
 			noAddress = settingsError("%s: %.200q is not an address: set it to host:port, like 127.0.0.1:8017, or to %s",
