@@ -194,7 +194,7 @@ func whenAvailable(ctx context.Context, waiting func(cause error), do func(conte
 	defer cancel()
 	err := do(trying)
 	defer context.AfterFunc(ctx, cancel)()
-	for wait := (pgtx.Backoff{}); IsUnavailable(err) && trying.Err() == nil; {
+	for wait := (pgtx.Backoff{}); IsUnavailable(err) && (trying.Err() == nil || ctx.Err() != nil); {
 		if waiting != nil {
 			waiting(err)
 		}
