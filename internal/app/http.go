@@ -123,15 +123,11 @@ func answer(check func(context.Context) error) http.HandlerFunc {
 
 // health fails only if the worker's loop stands still while the database answers.
 func (h *HTTPServer) health(ctx context.Context) error {
-	begun, _ := h.worker.Health().Polled()
-	state, _ := h.worker.Health().Now()
-	ended := slices.Contains([]notify.State{notify.Stopping, notify.Stopped, notify.Refused}, state)
-	if time.Since(begun) < loopLimit || ended || !h.reached(ctx) {
-		return nil
-	}
-	return fmt.Errorf("the worker has not polled for %s, though the database answers",
-		time.Since(begun).Round(time.Second))
+	return checkLoop(h.worker.Health(), func() bool { return h.reached(ctx) })
 }
+
+// ready fails if the worker cannot handle events, or does not.
+func (h *HTTPServer) ready(context.Context) error { return checkReady(h.worker.Health()) }
 
 // reached reports whether the database answers.
 func (h *HTTPServer) reached(ctx context.Context) bool {
@@ -140,17 +136,29 @@ func (h *HTTPServer) reached(ctx context.Context) bool {
 	return h.pool.Ping(ctx) == nil
 }
 
-// ready fails if the worker cannot handle events, or does not.
-func (h *HTTPServer) ready(context.Context) error {
-	state, reason := h.worker.Health().Now()
-	_, answered := h.worker.Health().Polled()
+// checkLoop returns an error if a worker that should poll has not for loopLimit, though the database can be reached.
+func checkLoop(health *notify.Health, reached func() bool) error {
+	begun, _ := health.Polled()
+	state, _ := health.Now()
+	ended := slices.Contains([]notify.State{notify.Stopping, notify.Stopped, notify.Refused}, state)
+	if time.Since(begun) < loopLimit || ended || !reached() {
+		return nil
+	}
+	return fmt.Errorf("the worker has not polled for %s, though the database answers",
+		time.Since(begun).Round(time.Second))
+}
+
+// checkReady returns an error if a worker neither listens nor polls, or makes no progress.
+func checkReady(health *notify.Health) error {
+	state, reason := health.Now()
+	_, answered := health.Polled()
 	switch {
 	case state == notify.Listening:
 	case state == notify.Polling && time.Since(answered) < pollWithin: // events are handled, if a little later
 	default:
 		return fmt.Errorf("%s: %s", state, cmp.Or(reason, "not listening"))
 	}
-	if stalled := h.worker.Health().Stalled(stalledAfter); len(stalled) > 0 {
+	if stalled := health.Stalled(stalledAfter); len(stalled) > 0 {
 		return fmt.Errorf("no progress for %s with due events of %s", stalledAfter, strings.Join(stalled, ", "))
 	}
 	return nil

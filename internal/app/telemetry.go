@@ -67,7 +67,7 @@ func newProviders(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*provid
 	own, err := resource.New(ctx, resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", service), generation), resource.WithFromEnv())
 	if err != nil {
-		return nil, settingsError("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, settingsError("OTEL_RESOURCE_ATTRIBUTES: want key=value, joined by commas") // the error quotes it
 	}
 	p := &providers{registry: prometheus.NewRegistry()}
 	scraped, err := promexporter.New(promexporter.WithRegisterer(p.registry), promexporter.WithoutScopeInfo(),

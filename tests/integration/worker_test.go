@@ -83,6 +83,28 @@ func dueEventsWithoutProgressAreReported(b *bundle) {
 	release()
 }
 
+// A worker that finds only what another one is handling makes progress.
+func whatAnotherWorkerHandlesIsProgress(b *bundle) {
+	b.publish(event(1))
+	g := b.newGate()
+	b.startWorker(noPoll, subscription(gatedHandler("platform.one", g)))
+	g.awaitEntered(b.T)
+	const poll = 20 * time.Millisecond
+	idle := b.startWorker(poll, subscription(gatedHandler("platform.one", g)))
+	polls, latest := 0, time.Time{}
+	b.eventually("30 polls", func() bool {
+		_, answered := idle.Health().Polled()
+		if answered.After(latest) {
+			polls, latest = polls+1, answered
+		}
+		return polls >= 30
+	})
+	if _, answered := idle.Health().Polled(); len(idle.Health().Stalled(time.Since(answered)+10*poll)) > 0 {
+		b.Error("it is reported as stalled")
+	}
+	g.release()
+}
+
 func (l *testWorker) drain(ctx context.Context, ownTypesOnly bool) <-chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- l.Drain(ctx, ownTypesOnly) }()
@@ -110,7 +132,7 @@ const insertSQL = `insert into core.outbox (event_type, event_version, source, c
 func TestDrain(t *testing.T) {
 	setup(t).cases(aTestsDrainWaitsForWhatHandlersPublish, drainEndsWithItsWorker,
 		drainWaitsForOtherWorkersAndNotForUnhandledTypes, drainWaitsForRunningLeasedAndScheduledEvents,
-		dueEventsWithoutProgressAreReported, workersReportADrainedOrRetiredGeneration)
+		dueEventsWithoutProgressAreReported, whatAnotherWorkerHandlesIsProgress, workersReportADrainedOrRetiredGeneration)
 }
 
 // The log names what a drain waits for. Two drains at a time both end.

@@ -6,5 +6,6 @@
 //   - metrics_test.go: the metrics and docs/telemetry.md
 //   - stats_test.go: what workers count for `events stats --since`
 //   - alerts_test.go: the alerts and the dashboard in deploy/
-//   - secrets_test.go: what no output may have; health
+//   - health_test.go: /healthz, /readyz, and where they are
+//   - secrets_test.go: what no output may have
 package telemetry_test

@@ -51,8 +51,8 @@ func printTimeline(p Process, t operator.Timeline) {
 		p.printf("no worker has counted anything since %s\n", t.From.Format(time.RFC3339))
 		return
 	}
-	p.printf("from %s to %s, a bar for every %s; ▲ deploy\n", t.From.Format(time.RFC3339), t.To.Format(time.RFC3339),
-		t.Slot.Round(time.Second))
+	slot := time.Duration(t.SlotSeconds) * time.Second
+	p.printf("from %s to %s, a bar for every %s; ▲ deploy\n", t.From.Format(time.RFC3339), t.To.Format(time.RFC3339), slot)
 	for _, l := range t.Lines {
 		if l.HandlerName == "" {
 			p.printf("\n%s\n  published %d, delivered %d, retried %d, failed %d; until claimed %s\n  %s\n", l.EventType,
@@ -67,7 +67,7 @@ func printTimeline(p Process, t operator.Timeline) {
 	}
 	marks := []rune(strings.Repeat(" ", len(t.Lines[0].Slots)))
 	for _, d := range t.Deploys {
-		marks[min(int(d.RegisteredAt.Sub(t.From)/t.Slot), len(marks)-1)] = '▲'
+		marks[min(int(d.RegisteredAt.Sub(t.From)/slot), len(marks)-1)] = '▲'
 	}
 	p.printf("\n  %s\n", strings.TrimRight(string(marks), " "))
 	for _, d := range t.Deploys {

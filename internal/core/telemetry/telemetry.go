@@ -103,14 +103,14 @@ func New(c Config) (*Telemetry, error) {
 		instruments: all, tracer: c.Traces.Tracer(scope), tracing: tracing, stats: stats{off: noMetrics},
 		types: make(map[string]bool), share: uint64(c.LogShare * math.MaxUint32), onFailed: c.OnFailed,
 	}
-	for _, name := range FirstTypes(c.Types) {
+	for _, name := range firstTypes(c.Types) {
 		t.types[name] = true
 	}
 	return t, t.observe(meter)
 }
 
-// FirstTypes returns the event types that have separate series.
-func FirstTypes(types []string) []string {
+// firstTypes returns the event types that have separate series.
+func firstTypes(types []string) []string {
 	unique := make(map[string]bool, len(types))
 	for _, name := range types {
 		unique[name] = true

@@ -57,7 +57,6 @@ func (o *Observer) read(ctx context.Context, queries *coredb.Queries) error {
 	for _, r := range rows {
 		values = append(values, telemetry.Value(r))
 	}
-	o.Telemetry.Read(values)
 	state, err := queries.GenerationState(ctx, int64(o.Generation))
 	if err != nil {
 		return err
@@ -67,10 +66,14 @@ func (o *Observer) read(ctx context.Context, queries *coredb.Queries) error {
 		return err
 	}
 	age, err := queries.SnapshotAge(ctx)
-	if err == nil && age >= 0 {
-		o.Telemetry.Read(append(values, telemetry.Value{Metric: telemetry.SnapshotAge, Value: age}))
+	if err != nil {
+		return err
 	}
-	return err
+	if age >= 0 {
+		values = append(values, telemetry.Value{Metric: telemetry.SnapshotAge, Value: age})
+	}
+	o.Telemetry.Read(values)
+	return nil
 }
 
 func (o *Observer) logState(ctx context.Context, state string) {

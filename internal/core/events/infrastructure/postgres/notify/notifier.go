@@ -383,10 +383,7 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels [
 		}
 	}
 	if long { // another worker may be handling the events
-		held, err := queries.TypesHeld(ctx, n.config.Journal.Worker)
-		if err != nil {
-			return found{}, err
-		}
+		held, _ := queries.TypesHeld(ctx, n.config.Journal.Worker) // an error is no reason to wake consumers later
 		for _, eventType := range held {
 			if _, due := stalled[eventType]; due {
 				n.stalls[eventType] = stall{started, n.stalls[eventType].progress}

@@ -19,10 +19,10 @@ const timelineSlots = 48
 type Timeline struct {
 	From time.Time `json:"from"` // by the database clock
 	To   time.Time `json:"to"`
-	// Slot is the length of a part of the time; whole hours where hours are counted.
-	Slot    time.Duration  `json:"-"`
-	Lines   []TimelineLine `json:"lines"`   // by event type; the type itself, then its handlers
-	Deploys []Deploy       `json:"deploys"` // generations that were registered within this time, in order
+	// SlotSeconds is the length of a part of the time: whole minutes, or hours where hours are counted.
+	SlotSeconds int            `json:"slot_seconds"`
+	Lines       []TimelineLine `json:"lines"`   // by event type; the type itself, then its handlers
+	Deploys     []Deploy       `json:"deploys"` // generations that were registered within this time, in order
 }
 
 // TimelineLine is one event type, or one of its handlers.
@@ -72,13 +72,15 @@ func (c *Client) Timeline(ctx context.Context, since time.Duration, filter Filte
 		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&t.To); err != nil {
 			return err
 		}
-		t.Slot = since / timelineSlots
+		unit := time.Minute
 		if since > 24*time.Hour {
-			t.Slot = (t.Slot + time.Hour - 1).Truncate(time.Hour)
+			unit = time.Hour
 		}
-		slots := int((since + t.Slot - 1) / t.Slot)
+		slot := max((since/timelineSlots + unit - 1).Truncate(unit), unit)
+		slots := int((since + slot - 1) / slot)
+		t.SlotSeconds = int(slot.Seconds())
 		t.From = t.To.Add(-since)
-		end := t.From.Add(time.Duration(slots) * t.Slot)
+		end := t.From.Add(time.Duration(slots) * slot)
 		counts, err := rows[struct {
 			EventType, HandlerName              string
 			Slot                                int
