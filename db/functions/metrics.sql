@@ -1,8 +1,8 @@
 -- core.metrics(p_since) returns what the metrics of workers say about the database (docs/telemetry.md), a line for each
--- value. event_type and status are of a backlog, otherwise null. It counts at most 10,000 events in flight, the 10,000
--- latest failed ones, and about 20,000 pending ones. A value that is not known is left out.
--- p_since is from when on replays count. Reads core.outbox, core.quarantined_events, core.operator_actions,
--- core.delivery_latency_hours, core.retention_policies.
+-- value. event_type and status are of a backlog, otherwise null. It counts at most 2,000 events in flight, the 2,000
+-- latest failed ones, and about 20,000 pending ones, to take less than 50 ms of a table of 5 M rows. A value that is
+-- not known is left out. p_since is from when on replays count. Reads core.outbox, core.quarantined_events,
+-- core.operator_actions, core.delivery_latency_hours, core.retention_policies.
 create function core.metrics(p_since timestamptz)
 returns table (metric text, event_type text, status text, value double precision)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -29,11 +29,11 @@ begin
       union all
       select f.event_type, 'in_flight', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o
-        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 10000) f group by f.event_type
+        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 2000) f group by f.event_type
       union all
       select f.event_type, 'failed', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o
-        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at desc limit 10000) f
+        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at desc limit 2000) f
       group by f.event_type)
     select 'spectral.backlog', c.event_type, c.status, sum(c.count)::double precision
     from counted c group by c.event_type, c.status having sum(c.count) > 0
@@ -45,7 +45,11 @@ begin
   return query
     select s.metric, null, null, s.value::double precision from (values
       ('spectral.events.quarantined', (select count(*) from core.quarantined_events)),
-      ('spectral.events.expiring', (select r.failed_expiring from core.retention_status() r)),
+      ('spectral.events.expiring', (select count(*) from (select o.* from core.outbox o
+        where o.status = 'failed' and o.deleted_at is null and o.claimed_at <= v_window.expired + interval '7 days'
+        order by o.claimed_at limit 10000) o
+        where core.outbox_expired(o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at,
+          v_window.expired + interval '7 days', v_window.grace_over + interval '7 days'))),
       ('spectral.leases.overdue', (select count(*) from (select o.claimed_at, o.lease_seconds from core.outbox o
         where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 10000) f
         where f.claimed_at < v_now - make_interval(secs => f.lease_seconds + 60))),

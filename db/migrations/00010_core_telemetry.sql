@@ -175,11 +175,11 @@ begin
       union all
       select f.event_type, 'in_flight', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o
-        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 10000) f group by f.event_type
+        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 2000) f group by f.event_type
       union all
       select f.event_type, 'failed', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o
-        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at desc limit 10000) f
+        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at desc limit 2000) f
       group by f.event_type)
     select 'spectral.backlog', c.event_type, c.status, sum(c.count)::double precision
     from counted c group by c.event_type, c.status having sum(c.count) > 0
@@ -191,7 +191,11 @@ begin
   return query
     select s.metric, null, null, s.value::double precision from (values
       ('spectral.events.quarantined', (select count(*) from core.quarantined_events)),
-      ('spectral.events.expiring', (select r.failed_expiring from core.retention_status() r)),
+      ('spectral.events.expiring', (select count(*) from (select o.* from core.outbox o
+        where o.status = 'failed' and o.deleted_at is null and o.claimed_at <= v_window.expired + interval '7 days'
+        order by o.claimed_at limit 10000) o
+        where core.outbox_expired(o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at,
+          v_window.expired + interval '7 days', v_window.grace_over + interval '7 days'))),
       ('spectral.leases.overdue', (select count(*) from (select o.claimed_at, o.lease_seconds from core.outbox o
         where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 10000) f
         where f.claimed_at < v_now - make_interval(secs => f.lease_seconds + 60))),
