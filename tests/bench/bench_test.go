@@ -43,8 +43,10 @@ func TestEachWorkloadRuns(t *testing.T) {
 		if err := b.measure(ctx, w, 1, r); err != nil {
 			t.Fatalf("%s: %v", w.name, err)
 		}
-		if !slices.ContainsFunc(r.Results, func(r *result) bool { return r.Workload == w.name && r.Values[0] > 0 }) &&
-			!w.together {
+		idle := strings.HasPrefix(w.name, "idle") // in a tenth of a second there may be no transaction
+		if !slices.ContainsFunc(r.Results, func(r *result) bool {
+			return r.Workload == w.name && (r.Values[0] > 0 || idle)
+		}) {
 			t.Errorf("%s measured nothing", w.name)
 		}
 	}
