@@ -6,7 +6,7 @@
 -- in a row, and it is quarantined. Writes core.outbox, core.quarantined_events.
 create function core.outbox_isolate(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
   p_crashed boolean, p_step text, p_again boolean) returns table (event_id uuid, outcome text, reason text,
-  source text, target text)
+  source text, target text, attempts integer)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
@@ -19,7 +19,7 @@ declare
   v_left integer := p_limit;
 begin
   for v_row in
-    select o.id, o.occurred_at, o.source, o.target from core.outbox o
+    select o.id, o.occurred_at, o.source, o.target, o.attempts from core.outbox o
     where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending' and o.deleted_at is null
       and o.available_at <= statement_timestamp() and (o.crashes > 0) = p_crashed
       and (p_crashed or o.available_at >= p_watermark)
@@ -55,6 +55,7 @@ begin
       event_id := v_row.id;
       source := v_row.source;
       target := v_row.target;
+      attempts := v_row.attempts;
       outcome := core.outbox_give_up(v_row.id, v_row.occurred_at, null, reason, p_again);
       return next;
     end if;

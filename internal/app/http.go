@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,7 +24,7 @@ import (
 const DefaultHTTPAddr = "127.0.0.1:8017"
 
 const (
-	// loopLimit is how long the worker's loop may take for one round.
+	// loopLimit is how long a loop of the process may take for one round.
 	loopLimit = time.Minute
 	// stalledAfter is how long due events may wait while none of their type is handled.
 	stalledAfter = time.Minute
@@ -121,9 +120,9 @@ func answer(check func(context.Context) error) http.HandlerFunc {
 	}
 }
 
-// health fails only if the worker's loop stands still while the database answers.
+// health fails only if a loop of the process stands still while the database answers.
 func (h *HTTPServer) health(ctx context.Context) error {
-	return checkLoop(h.worker.Health(), func() bool { return h.reached(ctx) })
+	return checkLoops(h.worker.Health(), func() bool { return h.reached(ctx) })
 }
 
 // ready fails if the worker cannot handle events, or does not.
@@ -136,25 +135,21 @@ func (h *HTTPServer) reached(ctx context.Context) bool {
 	return h.pool.Ping(ctx) == nil
 }
 
-// checkLoop returns an error if a worker that should poll has not for loopLimit, though the database can be reached.
-func checkLoop(health *notify.Health, reached func() bool) error {
-	begun, _ := health.Polled()
-	state, _ := health.Now()
-	ended := slices.Contains([]notify.State{notify.Stopping, notify.Stopped, notify.Refused}, state)
-	if time.Since(begun) < loopLimit || ended || !reached() {
+// checkLoops returns an error if a loop has not come round for loopLimit, though the database can be reached.
+func checkLoops(health *notify.Health, reached func() bool) error {
+	loops := health.Standing(loopLimit)
+	if len(loops) == 0 || !reached() {
 		return nil
 	}
-	return fmt.Errorf("the worker has not polled for %s, though the database answers",
-		time.Since(begun).Round(time.Second))
+	return fmt.Errorf("not come round for %s, though the database answers: %s", loopLimit, strings.Join(loops, ", "))
 }
 
 // checkReady returns an error if a worker neither listens nor polls, or makes no progress.
 func checkReady(health *notify.Health) error {
 	state, reason := health.Now()
-	_, answered := health.Polled()
 	switch {
 	case state == notify.Listening:
-	case state == notify.Polling && time.Since(answered) < pollWithin: // events are handled, if a little later
+	case state == notify.Polling && time.Since(health.Answered()) < pollWithin: // events are handled, if a little later
 	default:
 		return fmt.Errorf("%s: %s", state, cmp.Or(reason, "not listening"))
 	}

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,33 +10,44 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/notify"
 )
 
-// A minute without a poll is a fault of the process while the database answers, and only then.
+// A loop that stands still for a minute is a fault of the process while the database answers, and only then.
 func TestHealthChecks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		state       notify.State
-		after       time.Duration // since the last poll
+		after       time.Duration // since the last poll, and the begin of a step of the reaper
 		unreachable bool
-		live, ready bool
+		standing    string
+		ready       bool
 	}{
-		"listening":                      {notify.Listening, time.Second, false, true, true},
-		"stands still":                   {notify.Listening, 2 * loopLimit, false, false, true},
-		"an outage":                      {notify.Reconnecting, 2 * loopLimit, true, true, false},
-		"polling":                        {notify.Polling, time.Second, false, true, true},
-		"polling, but without an answer": {notify.Polling, 2 * pollWithin, true, true, false},
-		"stopping":                       {notify.Stopping, 2 * loopLimit, false, true, false},
-		"refused":                        {notify.Refused, 2 * loopLimit, false, true, false},
-		"starting":                       {notify.Starting, time.Second, false, true, false},
+		"listening":                      {notify.Listening, time.Second, false, "", true},
+		"stands still":                   {notify.Listening, 2 * loopLimit, false, "notifier, reaper", true},
+		"an outage":                      {notify.Reconnecting, 2 * loopLimit, true, "", false},
+		"polling":                        {notify.Polling, time.Second, false, "", true},
+		"polling, but without an answer": {notify.Polling, 2 * pollWithin, true, "", false},
+		"stopping":                       {notify.Stopping, 2 * loopLimit, false, "reaper", false},
+		"refused":                        {notify.Refused, 2 * loopLimit, false, "reaper", false},
+		"starting":                       {notify.Starting, time.Second, false, "", false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			health := notify.NewHealth()
 			health.Set(c.state, "")
-			<-time.After(c.after) // of the bubble's clock
-			if err := checkLoop(health, func() bool { return !c.unreachable }); (err == nil) != c.live {
-				t.Errorf("%s: /healthz: %v", name, err)
+			end := health.Step("reaper")
+			health.Step("retention")() // is over
+			<-time.After(c.after)      // of the bubble's clock
+			standing := ""
+			if err := checkLoops(health, func() bool { return !c.unreachable }); err != nil {
+				_, standing, _ = strings.Cut(err.Error(), "answers: ")
+			}
+			if standing != c.standing {
+				t.Errorf("%s: /healthz says that %q stand still", name, standing)
 			}
 			if err := checkReady(health); (err == nil) != c.ready {
 				t.Errorf("%s: /readyz: %v", name, err)
+			}
+			end()
+			if loops := health.Standing(loopLimit); slices.Contains(loops, "reaper") {
+				t.Errorf("%s: once its step has ended, the reaper stands still", name)
 			}
 		})
 	}

@@ -161,8 +161,7 @@ func (p *providers) observeWorker(health *notify.Health) error {
 	_, unanswered := meter.Float64ObservableGauge("spectral.listener.poll_age", metric.WithUnit("s"),
 		metric.WithDescription("How long ago the database last answered a poll of this worker."),
 		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
-			_, answered := health.Polled()
-			o.Observe(time.Since(answered).Seconds())
+			o.Observe(time.Since(health.Answered()).Seconds())
 			return nil
 		}))
 	_, failed := meter.Int64ObservableGauge("spectral.worker.stalled", metric.WithUnit("{type}"),

@@ -96,8 +96,9 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
 	// the sweep uses the pool of the use cases, so that it does not take a dispatcher's connection
+	store := retentionpg.New(unitOfWork.Pool, pgtx.WorkerRole)
 	sweeper := &retention.Sweeper{
-		Store: retentionpg.New(unitOfWork.Pool, pgtx.WorkerRole), Steps: RetentionSteps(), Log: log, Random: rand.Float64,
+		Store: store, Steps: RetentionSteps(), Log: log, Random: rand.Float64,
 		Swept: func(ctx context.Context, c retention.Count) { t.Swept(ctx, c.Subject, c.Action, c.Rows) },
 	}
 	w, err := worker.New(worker.Config{
@@ -109,6 +110,7 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 		return nil, err
 	}
 	server.worker = w
+	store.Step = func() (end func()) { return w.Health().Step("retention") }
 	if err := p.observeWorker(w.Health()); err != nil {
 		return nil, err
 	}

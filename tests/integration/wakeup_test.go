@@ -9,9 +9,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/telemetry"
 	"spectral/tests/pgtest"
 )
 
@@ -127,6 +130,27 @@ func TestListenConnection(t *testing.T) {
 		aRefusedListenConnectionIsReportedAndRecovers, stopReturnsInAnyState)
 }
 
+// counts lets the workers of this test count, and returns what reads a counter.
+func (b *bundle) counts() func(name string) int64 {
+	b.Helper()
+	reader := metric.NewManualReader()
+	var err error
+	b.telemetry, err = telemetry.New(telemetry.Config{Metrics: metric.NewMeterProvider(metric.WithReader(reader))})
+	must(b.T, err)
+	return func(name string) (n int64) {
+		var read metricdata.ResourceMetrics
+		must(b.T, reader.Collect(b.ctx, &read))
+		for _, m := range read.ScopeMetrics[0].Metrics {
+			if sum, ok := m.Data.(metricdata.Sum[int64]); ok && m.Name == name {
+				for _, p := range sum.DataPoints {
+					n += p.Value
+				}
+			}
+		}
+		return n
+	}
+}
+
 func (b *bundle) producerOf(eventType string) *pgx.Conn {
 	b.Helper()
 	conn := b.beginTx(`select core.outbox_publish($1, 'worlds', '{"n": 1}')`, eventType)
@@ -159,6 +183,7 @@ func beforeEach(text string, do func()) func(*pgx.ConnConfig) {
 
 // The elected producer commits and its event is handled while the other is still in its commit.
 func theBarrierWaitsForAProducerThatDidNotNotify(b *bundle) {
+	counted := b.counts()
 	asked := make(chan struct{}, 1000)
 	l := b.newWorker(noPoll, subscription(effectHandler("platform.one")),
 		beforeEach("outbox_barrier", func() { asked <- struct{}{} }))
@@ -171,6 +196,9 @@ func theBarrierWaitsForAProducerThatDidNotNotify(b *bundle) {
 	}
 	b.commit(silent)
 	l.awaitDelivered(1)
+	if counted(telemetry.Refusals) < 1 {
+		b.Error("no refusal of the barrier is counted")
+	}
 }
 
 // The other producer commits after the last poll and before the barrier.
@@ -222,10 +250,14 @@ func aProducerThatMeetsTheBarrierNotifies(b *bundle) {
 
 // The elected producer aborts after its decision, and the other did not notify.
 func thePollFindsAnEventWhoseNotifierAborted(b *bundle) {
+	counted := b.counts()
 	l := b.startWorker(500*time.Millisecond, subscription(effectHandler("platform.one")))
 	elected := b.producerOf(happenedType)
 	silent := b.producerOf(happenedType)
 	b.commit(silent)
 	b.rollback(elected)
 	l.awaitDelivered(1)
+	if have := counted(telemetry.SilentCommits); have != 1 {
+		b.Errorf("%d silent commits are counted", have)
+	}
 }

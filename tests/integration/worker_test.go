@@ -93,13 +93,12 @@ func whatAnotherWorkerHandlesIsProgress(b *bundle) {
 	idle := b.startWorker(poll, subscription(gatedHandler("platform.one", g)))
 	polls, latest := 0, time.Time{}
 	b.eventually("30 polls", func() bool {
-		_, answered := idle.Health().Polled()
-		if answered.After(latest) {
+		if answered := idle.Health().Answered(); answered.After(latest) {
 			polls, latest = polls+1, answered
 		}
 		return polls >= 30
 	})
-	if _, answered := idle.Health().Polled(); len(idle.Health().Stalled(time.Since(answered)+10*poll)) > 0 {
+	if len(idle.Health().Stalled(time.Since(idle.Health().Answered())+10*poll)) > 0 {
 		b.Error("it is reported as stalled")
 	}
 	g.release()

@@ -59,7 +59,7 @@ end::boolean as held;
 
 -- name: Isolate :many
 select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason,
-  coalesce(i.source, '')::text as source, coalesce(i.target, '')::text as target
+  coalesce(i.source, '')::text as source, coalesce(i.target, '')::text as target, i.attempts::integer as attempts
 from core.outbox_isolate(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz,
   @crashed::boolean, @step::text, @again::boolean) as i;
 

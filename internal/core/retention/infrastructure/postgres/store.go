@@ -21,6 +21,8 @@ const pageTimeout = 30 * time.Second
 type Store struct {
 	pool *pgxpool.Pool
 	role string
+	// Step is called when a transaction begins, and what it returns when that ends. Nil: nothing is called.
+	Step func() (end func())
 }
 
 var _ retention.Store = (*Store)(nil)
@@ -31,6 +33,9 @@ func New(pool *pgxpool.Pool, role string) *Store { return &Store{pool: pool, rol
 
 // inTx runs work, which what names, in one transaction. A refusal of the database is a [*pgtx.RefusedError].
 func (s *Store) inTx(ctx context.Context, what string, work func(context.Context, *coredb.Queries) error) error {
+	if s.Step != nil {
+		defer s.Step()()
+	}
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	err := pgtx.RunAs(ctx, s.pool, s.role, func(tx *pgtx.Tx) error { return work(ctx, coredb.New(tx)) })

@@ -139,7 +139,7 @@ func (q *Queries) GiveUp(ctx context.Context, arg GiveUpParams) (string, error) 
 
 const isolate = `-- name: Isolate :many
 select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason,
-  coalesce(i.source, '')::text as source, coalesce(i.target, '')::text as target
+  coalesce(i.source, '')::text as source, coalesce(i.target, '')::text as target, i.attempts::integer as attempts
 from core.outbox_isolate($1::bigint, $2::text, $3::integer, $4::timestamptz,
   $5::boolean, $6::text, $7::boolean) as i
 `
@@ -155,11 +155,12 @@ type IsolateParams struct {
 }
 
 type IsolateRow struct {
-	EventID uuid.UUID
-	Outcome string
-	Reason  string
-	Source  string
-	Target  string
+	EventID  uuid.UUID
+	Outcome  string
+	Reason   string
+	Source   string
+	Target   string
+	Attempts int32
 }
 
 func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow, error) {
@@ -185,6 +186,7 @@ func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow,
 			&i.Reason,
 			&i.Source,
 			&i.Target,
+			&i.Attempts,
 		); err != nil {
 			return nil, err
 		}

@@ -51,7 +51,7 @@ func (c *Consumer) giveUpAll(ctx context.Context, step string, limit int, crashe
 				EventID: row.EventID, EventType: c.Subscription.EventType, Source: events.Scope(row.Source),
 				Target: events.Scope(row.Target),
 			}
-			given = append(given, givenUp(Row{Envelope: e}, row.Outcome, row.Reason))
+			given = append(given, givenUp(Row{Envelope: e, Attempts: int(row.Attempts)}, row.Outcome, row.Reason))
 		}
 		return err
 	})

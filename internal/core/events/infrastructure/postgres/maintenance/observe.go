@@ -33,7 +33,7 @@ type Observer struct {
 // Service returns the duty of o.
 func (o *Observer) Service(health *notify.Health) *Service {
 	o.started = time.Now()
-	return Every(pgtx.ObserveInterval, health, func(ctx context.Context) {
+	return Every(pgtx.ObserveInterval, "observer", health, func(ctx context.Context) {
 		err := pgtx.InTx(ctx, o.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error { return o.read(ctx, coredb.New(tx)) })
 		if err != nil && ctx.Err() == nil && !o.unread {
 			o.Log.WarnContext(ctx, "metrics of the database were not read; it is tried again every 30 s", pgtx.LogError(err)...)

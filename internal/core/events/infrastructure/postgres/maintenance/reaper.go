@@ -11,6 +11,7 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 	"spectral/internal/core/telemetry"
 )
@@ -24,12 +25,13 @@ type Reaper struct {
 	pool      *pgxpool.Pool
 	log       *slog.Logger
 	telemetry *telemetry.Telemetry
+	health    *notify.Health
 	due       chan time.Duration // the grace of dead workers
 }
 
 // NewReaper returns a reaper that has nothing to do until Expect.
-func NewReaper(pool *pgxpool.Pool, log *slog.Logger, t *telemetry.Telemetry) *Reaper {
-	return &Reaper{pool: pool, log: log, telemetry: t, due: make(chan time.Duration, 1)}
+func NewReaper(pool *pgxpool.Pool, log *slog.Logger, t *telemetry.Telemetry, health *notify.Health) *Reaper {
+	return &Reaper{pool: pool, log: log, telemetry: t, health: health, due: make(chan time.Duration, 1)}
 }
 
 // Expect says that seconds from now something is to be reaped, negative for nothing. It returns when to ask again.
@@ -73,13 +75,8 @@ func (r *Reaper) Run(ctx context.Context) {
 func (r *Reaper) pass(ctx context.Context, grace time.Duration) (reaped int, err error) {
 	var after uuid.UUID
 	for {
-		var page []coredb.ReapRow
-		if err := pgtx.InTx(ctx, r.pool, pgtx.WorkerRole, func(tx *pgtx.Tx) (err error) {
-			page, err = coredb.New(tx).Reap(ctx, coredb.ReapParams{
-				RowLimit: reapPage, After: after, GraceSeconds: grace.Seconds(),
-			})
-			return err
-		}); err != nil {
+		page, err := r.page(ctx, after, grace)
+		if err != nil {
 			return reaped, err
 		}
 		for _, row := range page {
@@ -93,6 +90,17 @@ func (r *Reaper) pass(ctx context.Context, grace time.Duration) (reaped int, err
 			return reaped, nil
 		}
 	}
+}
+
+func (r *Reaper) page(ctx context.Context, after uuid.UUID, grace time.Duration) (page []coredb.ReapRow, err error) {
+	defer r.health.Step("reaper")()
+	err = pgtx.InTx(ctx, r.pool, pgtx.WorkerRole, func(tx *pgtx.Tx) (err error) {
+		page, err = coredb.New(tx).Reap(ctx, coredb.ReapParams{
+			RowLimit: reapPage, After: after, GraceSeconds: grace.Seconds(),
+		})
+		return err
+	})
+	return page, err
 }
 
 // report logs and counts one row.

@@ -10,7 +10,7 @@ import (
 
 func TestWhenToAskAgainWhatIsToBeReaped(t *testing.T) {
 	t.Parallel()
-	r := NewReaper(nil, nil, nil)
+	r := NewReaper(nil, nil, nil, nil)
 	for seconds, want := range map[float64]time.Duration{
 		-1: pgtx.ProbeInterval, 1: time.Second + pgtx.RoundUp, 0.01: pgtx.MinProbe,
 		300: pgtx.ProbeInterval + pgtx.RoundUp, math.Inf(1): pgtx.ProbeInterval + pgtx.RoundUp,

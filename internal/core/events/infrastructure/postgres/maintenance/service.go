@@ -38,16 +38,17 @@ func (s *Service) Stop() {
 	s.running.Wait()
 }
 
-// Every returns a service that calls duty when the worker begins to listen or to poll, and then about every interval,
-// so that not all workers do it at once. It calls nothing while the database does not answer.
-func Every(interval time.Duration, health *notify.Health, duty func(context.Context)) *Service {
+// Every returns a service that calls duty, a step of loop, when the worker begins to listen or to poll, and then about
+// every interval, so that not all workers do it at once. It calls nothing while the database does not answer.
+func Every(interval time.Duration, loop string, health *notify.Health, duty func(context.Context)) *Service {
 	return NewService(func(ctx context.Context) {
 		for ctx.Err() == nil {
 			changed := health.Changed()
 			state, _ := health.Now()
-			_, answered := health.Polled()
-			if state == notify.Listening || state == notify.Polling && time.Since(answered) < interval {
+			if state == notify.Listening || state == notify.Polling && time.Since(health.Answered()) < interval {
+				end := health.Step(loop)
 				duty(ctx)
+				end()
 			}
 			pgtx.Pause(ctx, time.Duration((0.9+0.2*rand.Float64())*float64(interval)), changed)
 		}

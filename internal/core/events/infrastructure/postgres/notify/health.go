@@ -29,11 +29,15 @@ type Health struct {
 	polledAt time.Time     // when the notifier last began a poll
 	answered time.Time     // when one was last answered
 	stalled  map[string]time.Time
+	steps    map[string]time.Time // when the loops beside the notifier's began the step that they are in
 }
 
 // NewHealth returns the health of a worker that is starting.
 func NewHealth() *Health {
-	return &Health{state: Starting, changed: make(chan struct{}), polledAt: time.Now(), answered: time.Now()}
+	return &Health{
+		state: Starting, changed: make(chan struct{}), polledAt: time.Now(), answered: time.Now(),
+		steps: make(map[string]time.Time),
+	}
 }
 
 // Now returns the state and its reason, which is empty while the worker is listening.
@@ -63,11 +67,42 @@ func (h *Health) Set(state State, reason string) {
 	h.changed = make(chan struct{})
 }
 
-// Polled returns when the notifier last began a poll, and when one was last answered; at first, when it was made.
-func (h *Health) Polled() (begun, answered time.Time) {
+// Answered returns when a poll was last answered; at first, when h was made.
+func (h *Health) Answered() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.polledAt, h.answered
+	return h.answered
+}
+
+// Step says that a loop of the process begins a step, which ends soon even if the database does not answer. End says
+// that it has ended.
+func (h *Health) Step(loop string) (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.steps[loop] = time.Now()
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.steps, loop)
+	}
+}
+
+// Standing returns the loops that stand still: the notifier, if it has not begun a poll for d, and those that have been
+// in one step for so long.
+func (h *Health) Standing(d time.Duration) (loops []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ended := h.state == Stopping || h.state == Stopped || h.state == Refused
+	if time.Since(h.polledAt) >= d && !ended {
+		loops = append(loops, "notifier")
+	}
+	for loop, since := range h.steps {
+		if time.Since(since) >= d {
+			loops = append(loops, loop)
+		}
+	}
+	slices.Sort(loops)
+	return loops
 }
 
 // Stalled returns the event types that have had due events for at least d, of which none has been claimed or settled

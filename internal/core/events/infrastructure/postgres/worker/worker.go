@@ -88,7 +88,8 @@ func New(config Config) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	health, reaper := notify.NewHealth(), maintenance.NewReaper(config.Pool, config.Log, config.Telemetry)
+	health := notify.NewHealth()
+	reaper := maintenance.NewReaper(config.Pool, config.Log, config.Telemetry, health)
 	observer := &maintenance.Observer{
 		Generation: config.Generation, Pool: config.Pool, Telemetry: config.Telemetry, Log: config.Log,
 	}
