@@ -1,14 +1,15 @@
--- core.event_stats_add(p_generation, p_lines) adds what a worker has counted in the last minute to core.event_stats: to
--- the minute and to its hour. A line has the fields of the table from event_type on; without a handler_name it is of
--- the type. Histograms have the bounds of docs/telemetry.md. One of the workers also counts the events published up to
--- the minute before the last, by their ids, in ten minutes at most, and deletes minutes after 24 hours and hours after
--- 8 days. Refuses more than 2,000 lines. Writes core.event_stats; reads core.outbox, core.event_types.
-create function core.event_stats_add(p_generation bigint, p_lines jsonb) returns void
+-- core.event_stats_add(p_generation, p_lines, p_seconds_ago) adds what a worker has counted in the minute p_seconds_ago
+-- to core.event_stats: to the minute and to its hour. A line has the fields of the table from event_type on; without a
+-- handler_name it is of the type. Histograms have the bounds of docs/telemetry.md. One of the workers also counts the
+-- events published up to the minute before the last, by their ids, in ten minutes at most, and deletes minutes after 24
+-- hours and hours after 8 days. Refuses more than 2,000 lines. Writes core.event_stats; reads core.outbox,
+-- core.event_types.
+create function core.event_stats_add(p_generation bigint, p_lines jsonb, p_seconds_ago double precision) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set jit = off as $$
+set jit = off set lock_timeout = '1s' as $$
 declare
   v_now constant timestamptz := clock_timestamp();
-  v_minute constant timestamptz := date_trunc('minute', v_now - interval '30 seconds', 'UTC');
+  v_minute constant timestamptz := date_trunc('minute', v_now - make_interval(secs => p_seconds_ago), 'UTC');
   v_published constant timestamptz := date_trunc('minute', v_now - interval '2 minutes', 'UTC');
   v_first constant boolean := pg_try_advisory_xact_lock(2210947735580192641);
   v_from constant timestamptz := greatest(v_published - interval '9 minutes', (select max(s.at) + interval '1 minute'

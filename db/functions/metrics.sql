@@ -1,12 +1,13 @@
 -- core.metrics(p_since) returns what the metrics of workers say about the database (docs/telemetry.md), a line for each
--- value. event_type and status are of a backlog, otherwise null. It counts at most 2,000 events in flight, the 2,000
+-- value. event_type, generation and status are of a backlog, otherwise null; failed events, which may be of many
+-- generations, are not counted by generation. It counts at most 2,000 events in flight, the 2,000
 -- latest failed ones, and about 20,000 pending ones, to take less than 50 ms of a table of 5 M rows. A value that is
--- not known is left out. p_since is from when on replays count. Reads core.outbox, core.quarantined_events,
--- core.operator_actions, core.delivery_latency_hours, core.retention_policies.
+-- not known is left out. It fails if a table is locked for a second, to give the connection back. p_since is from when on replays count. Reads core.outbox, core.quarantined_events,
+-- core.paused_types, core.operator_actions, core.delivery_latency_hours, core.retention_policies.
 create function core.metrics(p_since timestamptz)
-returns table (metric text, event_type text, status text, value double precision)
+returns table (metric text, event_type text, generation bigint, status text, value double precision)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+set enable_bitmapscan = off set enable_sort = off set jit = off set lock_timeout = '1s' as $$
 #variable_conflict use_column
 declare
   v_now constant timestamptz := clock_timestamp();
@@ -16,8 +17,9 @@ declare
 begin
   return query
     with counted as materialized (
-      select t.event_type, s.status, s.count, s.oldest from core.pending_types() t cross join lateral (
-        select 'due' as status, count(*) as count, min(d.available_at) as oldest from (
+      select t.event_type, t.generation, s.status, s.count, s.oldest from core.pending_types() t cross join lateral (
+        select case when exists (select from core.paused_types p where p.event_type = t.event_type
+          and p.generation = t.generation) then 'paused' else 'due' end as status, count(*) as count, min(d.available_at) as oldest from (
           select o.available_at from core.outbox o
           where o.generation = t.generation and o.event_type = t.event_type and o.status = 'pending'
             and o.deleted_at is null and o.available_at <= v_now order by o.available_at limit v_most) d
@@ -27,23 +29,24 @@ begin
           where o.generation = t.generation and o.event_type = t.event_type and o.status = 'pending'
             and o.deleted_at is null and o.available_at > v_now order by o.available_at limit v_most) d) s
       union all
-      select f.event_type, 'in_flight', count(*), min(f.claimed_at) from (
-        select o.event_type, o.claimed_at from core.outbox o
-        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 2000) f group by f.event_type
+      select f.event_type, f.generation, 'in_flight', count(*), min(f.claimed_at) from (
+        select o.event_type, o.generation, o.claimed_at from core.outbox o
+        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 2000) f
+      group by f.event_type, f.generation
       union all
-      select f.event_type, 'failed', count(*), min(f.claimed_at) from (
+      select f.event_type, null, 'failed', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o
         where o.status = 'failed' and o.deleted_at is null order by o.claimed_at desc limit 2000) f
       group by f.event_type)
-    select 'spectral.backlog', c.event_type, c.status, sum(c.count)::double precision
-    from counted c group by c.event_type, c.status having sum(c.count) > 0
+    select 'spectral.backlog', c.event_type, c.generation, c.status, c.count::double precision
+    from counted c where c.count > 0
     union all
-    select 'spectral.backlog.age', c.event_type, c.status,
-      extract(epoch from v_now - min(c.oldest))::double precision
-    from counted c where isfinite(c.oldest) group by c.event_type, c.status;
+    select 'spectral.backlog.age', c.event_type, c.generation, c.status,
+      extract(epoch from v_now - c.oldest)::double precision
+    from counted c where isfinite(c.oldest);
   v_window := core.retention_window('outbox_row');
   return query
-    select s.metric, null, null, s.value::double precision from (values
+    select s.metric, null, null::bigint, null, s.value::double precision from (values
       ('spectral.events.quarantined', (select count(*) from core.quarantined_events)),
       ('spectral.events.expiring', (select count(*) from (select o.* from core.outbox o
         where o.status = 'failed' and o.deleted_at is null and o.claimed_at <= v_window.expired + interval '7 days'

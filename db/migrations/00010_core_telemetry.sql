@@ -97,12 +97,12 @@ comment on column core.event_stats.handling is 'histogram of the time of a call 
 grant select on core.event_stats to spectral_operator;
 
 -- +goose StatementBegin
-create function core.event_stats_add(p_generation bigint, p_lines jsonb) returns void
+create function core.event_stats_add(p_generation bigint, p_lines jsonb, p_seconds_ago double precision) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set jit = off as $$
+set jit = off set lock_timeout = '1s' as $$
 declare
   v_now constant timestamptz := clock_timestamp();
-  v_minute constant timestamptz := date_trunc('minute', v_now - interval '30 seconds', 'UTC');
+  v_minute constant timestamptz := date_trunc('minute', v_now - make_interval(secs => p_seconds_ago), 'UTC');
   v_published constant timestamptz := date_trunc('minute', v_now - interval '2 minutes', 'UTC');
   v_first constant boolean := pg_try_advisory_xact_lock(2210947735580192641);
   v_from constant timestamptz := greatest(v_published - interval '9 minutes', (select max(s.at) + interval '1 minute'
@@ -150,9 +150,9 @@ grant execute on function core.event_stats_add to spectral_worker;
 
 -- +goose StatementBegin
 create function core.metrics(p_since timestamptz)
-returns table (metric text, event_type text, status text, value double precision)
+returns table (metric text, event_type text, generation bigint, status text, value double precision)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+set enable_bitmapscan = off set enable_sort = off set jit = off set lock_timeout = '1s' as $$
 #variable_conflict use_column
 declare
   v_now constant timestamptz := clock_timestamp();
@@ -162,8 +162,9 @@ declare
 begin
   return query
     with counted as materialized (
-      select t.event_type, s.status, s.count, s.oldest from core.pending_types() t cross join lateral (
-        select 'due' as status, count(*) as count, min(d.available_at) as oldest from (
+      select t.event_type, t.generation, s.status, s.count, s.oldest from core.pending_types() t cross join lateral (
+        select case when exists (select from core.paused_types p where p.event_type = t.event_type
+          and p.generation = t.generation) then 'paused' else 'due' end as status, count(*) as count, min(d.available_at) as oldest from (
           select o.available_at from core.outbox o
           where o.generation = t.generation and o.event_type = t.event_type and o.status = 'pending'
             and o.deleted_at is null and o.available_at <= v_now order by o.available_at limit v_most) d
@@ -173,23 +174,24 @@ begin
           where o.generation = t.generation and o.event_type = t.event_type and o.status = 'pending'
             and o.deleted_at is null and o.available_at > v_now order by o.available_at limit v_most) d) s
       union all
-      select f.event_type, 'in_flight', count(*), min(f.claimed_at) from (
-        select o.event_type, o.claimed_at from core.outbox o
-        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 2000) f group by f.event_type
+      select f.event_type, f.generation, 'in_flight', count(*), min(f.claimed_at) from (
+        select o.event_type, o.generation, o.claimed_at from core.outbox o
+        where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 2000) f
+      group by f.event_type, f.generation
       union all
-      select f.event_type, 'failed', count(*), min(f.claimed_at) from (
+      select f.event_type, null, 'failed', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o
         where o.status = 'failed' and o.deleted_at is null order by o.claimed_at desc limit 2000) f
       group by f.event_type)
-    select 'spectral.backlog', c.event_type, c.status, sum(c.count)::double precision
-    from counted c group by c.event_type, c.status having sum(c.count) > 0
+    select 'spectral.backlog', c.event_type, c.generation, c.status, c.count::double precision
+    from counted c where c.count > 0
     union all
-    select 'spectral.backlog.age', c.event_type, c.status,
-      extract(epoch from v_now - min(c.oldest))::double precision
-    from counted c where isfinite(c.oldest) group by c.event_type, c.status;
+    select 'spectral.backlog.age', c.event_type, c.generation, c.status,
+      extract(epoch from v_now - c.oldest)::double precision
+    from counted c where isfinite(c.oldest);
   v_window := core.retention_window('outbox_row');
   return query
-    select s.metric, null, null, s.value::double precision from (values
+    select s.metric, null, null::bigint, null, s.value::double precision from (values
       ('spectral.events.quarantined', (select count(*) from core.quarantined_events)),
       ('spectral.events.expiring', (select count(*) from (select o.* from core.outbox o
         where o.status = 'failed' and o.deleted_at is null and o.claimed_at <= v_window.expired + interval '7 days'

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -20,8 +21,13 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/worker"
 )
 
-// DefaultHTTPAddr is where health and metrics are served, unless another process has the port.
-const DefaultHTTPAddr = "127.0.0.1:8017"
+// Where health and metrics are served by default. If another process has the port, the next free one of httpPorts is
+// taken: two generations on a host have addresses that are known beforehand.
+const (
+	defaultHost = "127.0.0.1"
+	defaultPort = 8017
+	httpPorts   = 10
+)
 
 const (
 	// loopLimit is how long a loop of the process may take for one round.
@@ -30,9 +36,11 @@ const (
 	stalledAfter = time.Minute
 	// answerWithin is how long a health check waits for the database.
 	answerWithin = 2 * time.Second
-	// pollWithin is how old the last answered poll may be while the worker polls.
-	pollWithin = time.Minute
+	// pollWithin is how old the last answered poll may be while the worker polls, which it does every 5 s.
+	pollWithin = 20 * time.Second
 	httpStop   = time.Second
+	httpRead   = 5 * time.Second
+	httpWrite  = 30 * time.Second
 )
 
 // HTTPServer serves /healthz, /readyz and /metrics.
@@ -61,7 +69,10 @@ func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, pool *pgxpo
 	mux.HandleFunc("GET /healthz", answer(h.health))
 	mux.HandleFunc("GET /readyz", answer(h.ready))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	server := &http.Server{
+		Handler: mux, ReadTimeout: httpRead, WriteTimeout: httpWrite, IdleTimeout: time.Minute,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
 	lifecycle.Append(fx.Hook{
 		OnStart: func(ctx context.Context) error {
 			listener, err := listenHTTP(ctx, s.HTTPAddr)
@@ -69,12 +80,7 @@ func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, pool *pgxpo
 				return err
 			}
 			h.addr = listener.Addr()
-			if s.HTTPAddr == "" && h.addr.String() != DefaultHTTPAddr {
-				log.WarnContext(ctx, "another process has the default address of health and metrics, which are served elsewhere",
-					logURL, h.URL())
-			} else {
-				log.InfoContext(ctx, "serving health and metrics", logURL, h.URL())
-			}
+			log.InfoContext(ctx, "serving health and metrics", logURL, h.URL())
 			go func() {
 				if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 					log.WarnContext(context.WithoutCancel(ctx), "health and metrics are not served any more", logReason, err.Error())
@@ -94,12 +100,24 @@ func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, pool *pgxpo
 	return h
 }
 
-// listenHTTP listens on addr. By default it takes a free port if another process has its own.
-func listenHTTP(ctx context.Context, addr string) (net.Listener, error) {
+// listenHTTP listens on addr, a host and port or a host alone. Without a port it takes the first free one of httpPorts,
+// and if there is none, any.
+func listenHTTP(ctx context.Context, addr string) (listener net.Listener, err error) {
+	host, port, notBoth := net.SplitHostPort(addr)
+	ports := []string{port}
+	if notBoth != nil {
+		host, ports = cmp.Or(strings.Trim(addr, "[]"), defaultHost), nil
+		for n := range httpPorts {
+			ports = append(ports, strconv.Itoa(defaultPort+n))
+		}
+		ports = append(ports, "0")
+	}
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", cmp.Or(addr, DefaultHTTPAddr))
-	if addr == "" && errors.Is(err, syscall.EADDRINUSE) {
-		listener, err = config.Listen(ctx, "tcp", "127.0.0.1:0")
+	for _, port := range ports {
+		listener, err = config.Listen(ctx, "tcp", net.JoinHostPort(host, port))
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
 	}
 	if err != nil {
 		return nil, settingsError("%s: %w: set it to another address, or to %s", EnvHTTPAddr, err, HTTPOff)

@@ -28,10 +28,14 @@ func TestHealthChecks(t *testing.T) {
 		"stopping":                       {notify.Stopping, 2 * loopLimit, false, "reaper", false},
 		"refused":                        {notify.Refused, 2 * loopLimit, false, "reaper", false},
 		"starting":                       {notify.Starting, time.Second, false, "", false},
+		"starting, which may wait":       {"", 2 * loopLimit, false, "reaper", false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			health := notify.NewHealth()
-			health.Set(c.state, "")
+			if c.state != "" {
+				health.Set(c.state, "")
+				health.BeginPoll()
+			}
 			end := health.Step("reaper")
 			health.Step("retention")() // is over
 			<-time.After(c.after)      // of the bubble's clock

@@ -31,6 +31,7 @@ const (
 	logWorkerID = "worker_id"
 	logReason   = "reason"
 	logDelay    = "delay_ms"
+	logLeft     = "not_reported"
 	logCount    = "count"
 	logURL      = "url"
 )

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
+	"strings"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -24,7 +26,7 @@ const (
 	EnvPoolURL     = "SPECTRAL_POOL_URL"
 	EnvGeneration  = "SPECTRAL_GENERATION"
 	EnvPostgresBin = "SPECTRAL_POSTGRES_BIN"
-	// EnvHTTPAddr is where health and metrics are served: host:port, or off.
+	// EnvHTTPAddr is where health and metrics are served: a host, with or without a port, or off.
 	EnvHTTPAddr = "SPECTRAL_HTTP_ADDR"
 	// EnvSentryDSN is the project that failed events are reported to.
 	EnvSentryDSN = "SENTRY_DSN"
@@ -43,16 +45,25 @@ type Settings struct {
 	Generation events.Generation
 	// Classes are the processing classes whose consumers run; empty means all.
 	Classes []string
-	// HTTPAddr is where health and metrics are served; empty means the default, a free port if that is taken.
+	// HTTPAddr is where health and metrics are served: a host and port, or a host alone; empty means the default host.
+	// Without a port, 8017 or the next free one is taken.
 	HTTPAddr string
 	// SentryDSN is where failed events are reported; empty means nowhere.
 	SentryDSN string
 	// LogShare is the share of the events, from 0 to 1, whose publishing and handling is logged.
 	LogShare float64
 	// Spans receives every span as it ends, besides what OTEL_* says. It may be nil.
-	Spans sdktrace.SpanExporter
+	Spans sdktrace.SpanProcessor
 	// BriefingsDir is the absolute path of a private folder.
 	BriefingsDir string
+}
+
+// Version returns the version of this program, which names its revision unless it is that of a release.
+func Version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "(devel)"
 }
 
 // HTTPOff is the HTTPAddr for no HTTP server.
@@ -84,9 +95,10 @@ func ReadSettings(getenv func(string) string, embedded bool, classes []string) (
 	s.LogShare, s.SentryDSN = 1, getenv(EnvSentryDSN)
 	var noAddress error
 	if s.HTTPAddr = getenv(EnvHTTPAddr); s.HTTPAddr != "" && s.HTTPAddr != HTTPOff {
-		if _, port, err := net.SplitHostPort(s.HTTPAddr); err != nil || port == "" {
-			noAddress = settingsError("%s: %.200q is not an address: set it to host:port, like 127.0.0.1:8017, or to %s",
-				EnvHTTPAddr, s.HTTPAddr, HTTPOff)
+		_, port, err := net.SplitHostPort(s.HTTPAddr)
+		if alone := net.ParseIP(strings.Trim(s.HTTPAddr, "[]")) != nil; !alone && (err != nil || port == "") {
+			noAddress = settingsError("%s: %.200q is not an address: set it to an IP address, with or without a port, like "+
+				"127.0.0.1:8017, or to %s", EnvHTTPAddr, s.HTTPAddr, HTTPOff)
 		}
 	}
 	return s, errors.Join(noURL, noPool, noGeneration, noFolder, noAddress)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -14,9 +15,11 @@ import (
 
 	"github.com/exaring/otelpgx"
 	"github.com/go-logr/logr"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -41,6 +44,9 @@ type providers struct {
 	traces   *sdktrace.TracerProvider // nil: nowhere
 }
 
+// maxSeries is how many series a metric may have: 200 types with the handlers and error classes of each.
+const maxSeries = 20_000
+
 // exported reports whether OTEL_* says where traces and metrics go. With other variables alone, such as
 // OTEL_SERVICE_NAME, the SDK would try a collector on this host.
 func exported() (traces, metrics bool) {
@@ -55,32 +61,35 @@ func exported() (traces, metrics bool) {
 // newProviders returns the providers of a process, which end with it. Wrong values of OTEL_* are a [*SettingsError].
 func newProviders(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*providers, error) {
 	ctx := context.Background() // exporters connect later
-	var last atomic.Int64
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		if now := time.Now().Unix(); now-last.Load() >= 60 {
-			last.Store(now)
-			log.WarnContext(ctx, "telemetry was not exported", logReason, quietReason(err))
-		}
-	}))
-	otel.SetLogger(logr.Discard()) // it would print values of OTEL_*, which may be secret
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(rarely(func(err error) {
+		log.WarnContext(ctx, "OpenTelemetry reports a problem", logReason, quietReason(err))
+	})))
+	otel.SetLogger(logr.New(&quietSink{log: log}))
 	generation := attribute.Int64("spectral.generation", int64(s.Generation))
-	own, err := resource.New(ctx, resource.WithTelemetrySDK(),
-		resource.WithAttributes(attribute.String("service.name", service), generation), resource.WithFromEnv())
+	own, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
+		resource.WithAttributes(attribute.String("service.name", service), generation,
+			attribute.String("service.instance.id", uuid.NewString()), attribute.String("service.version", Version())),
+		resource.WithFromEnv())
 	if err != nil {
 		return nil, settingsError("OTEL_RESOURCE_ATTRIBUTES: want key=value, joined by commas") // the error quotes it
 	}
 	p := &providers{registry: prometheus.NewRegistry()}
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	scraped, err := promexporter.New(promexporter.WithRegisterer(p.registry), promexporter.WithoutScopeInfo(),
 		promexporter.WithResourceAsConstantLabels(attribute.NewAllowKeysFilter(generation.Key)))
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	options := []sdkmetric.Option{sdkmetric.WithResource(own), sdkmetric.WithReader(scraped)}
+	options := []sdkmetric.Option{sdkmetric.WithResource(own), sdkmetric.WithReader(scraped),
+		sdkmetric.WithCardinalityLimit(maxSeries)}
 	traces, metrics := exported()
+	if err := checkEndpoints(); err != nil {
+		return nil, err
+	}
 	if metrics {
 		reader, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
-			return nil, settingsError("OTEL_METRICS_EXPORTER or OTEL_EXPORTER_OTLP_PROTOCOL, or that for metrics: %w", err)
+			return nil, settingsError("OTEL_METRICS_EXPORTER or OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
 		}
 		options = append(options, sdkmetric.WithReader(reader))
 	}
@@ -89,14 +98,14 @@ func newProviders(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*provid
 	if traces {
 		exporter, err := autoexport.NewSpanExporter(ctx)
 		if err != nil {
-			return nil, settingsError("OTEL_TRACES_EXPORTER or OTEL_EXPORTER_OTLP_PROTOCOL, or that for traces: %w", err)
+			return nil, settingsError("OTEL_TRACES_EXPORTER or OTEL_EXPORTER_OTLP_PROTOCOL: %w", err)
 		}
 		if !autoexport.IsNoneSpanExporter(exporter) {
 			spans = append(spans, sdktrace.WithBatcher(exporter))
 		}
 	}
 	if s.Spans != nil {
-		spans = append(spans, sdktrace.WithSyncer(s.Spans))
+		spans = append(spans, sdktrace.WithSpanProcessor(s.Spans))
 	}
 	if len(spans) > 0 {
 		p.traces = sdktrace.NewTracerProvider(append(spans, sdktrace.WithResource(own))...)
@@ -114,14 +123,66 @@ func newProviders(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*provid
 	return p, nil
 }
 
+// rarely returns a function that calls warn once a minute at most.
+func rarely(warn func(error)) func(error) {
+	var last atomic.Int64
+	return func(err error) {
+		if now := time.Now().Unix(); now-last.Load() >= 60 {
+			last.Store(now)
+			warn(err)
+		}
+	}
+}
+
+// checkEndpoints refuses endpoints that an exporter would take, and then not reach.
+func checkEndpoints() error {
+	for _, name := range []string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+	} {
+		value := os.Getenv(name)
+		parsed, err := url.Parse(value)
+		if value != "" && (err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https") {
+			return settingsError("%s: it is not a URL: want http://collector:4318, or https", name)
+		}
+	}
+	return nil
+}
+
 // credentials are those within a URL.
 var credentials = regexp.MustCompile(`://[^/@\s]*@`)
 
-// quietReason returns the text of an exporter's error without the credentials of a URL and the answer of the receiver.
+// quietReason returns the text of an exporter's error without the credentials of a URL and the answer of the receiver,
+// which may repeat a header.
 func quietReason(err error) string {
-	text, _, _ := strings.Cut(err.Error(), " (body:")
+	text := err.Error()
+	const partial = "partial success"
+	text, _, _ = strings.Cut(text, " (body:")
+	text, _, _ = strings.Cut(text, " desc = ")
+	if before, _, found := strings.Cut(text, partial+":"); found {
+		text = before + partial
+	}
 	return credentials.ReplaceAllString(text, "://")
 }
+
+// quietSink logs what OpenTelemetry warns of, such as settings that it ignores, without values, which may be secret.
+type quietSink struct {
+	logr.LogSink
+	log *slog.Logger
+}
+
+// Init implements [logr.LogSink].
+func (*quietSink) Init(logr.RuntimeInfo) {}
+
+// Enabled implements [logr.LogSink]. 1 is the level of its warnings.
+func (*quietSink) Enabled(level int) bool { return level <= 1 }
+
+// Info implements [logr.LogSink].
+func (s *quietSink) Info(_ int, message string, _ ...any) {
+	s.log.WarnContext(context.Background(), "OpenTelemetry reports a problem", logReason, message)
+}
+
+// Error implements [logr.LogSink].
+func (s *quietSink) Error(_ error, message string, _ ...any) { s.Info(0, message) }
 
 // gatherer returns the metrics of this process.
 func (p *providers) gatherer() prometheus.Gatherer { return p.registry }
@@ -165,7 +226,7 @@ func (p *providers) observeWorker(health *notify.Health) error {
 			return nil
 		}))
 	_, failed := meter.Int64ObservableGauge("spectral.worker.stalled", metric.WithUnit("{type}"),
-		metric.WithDescription("Event types with due events of which none was handled for a minute."),
+		metric.WithDescription("Event types with due events, none of which was handled for a minute or is running."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			o.Observe(int64(len(health.Stalled(stalledAfter))))
 			return nil
@@ -184,8 +245,20 @@ func (p *providers) traceStatements(config *pgxpool.Config) {
 	if p.traces != nil {
 		config.ConnConfig.Tracer = quietTracer{otelpgx.NewTracer(otelpgx.WithTracerProvider(p.traces),
 			otelpgx.WithMeterProvider(noop.NewMeterProvider()), otelpgx.WithDisableSQLStatementInAttributes(),
-			otelpgx.WithDisableConnectionDetailsInAttributes())}
+			otelpgx.WithDisableConnectionDetailsInAttributes(),
+			otelpgx.WithSpanNameFunc(statementName))}
 	}
+}
+
+var queryName = regexp.MustCompile(`^-- name: (\w+)`)
+
+// statementName returns the name that sqlc's file has for a statement, otherwise the first word of it.
+func statementName(sql string) string {
+	if name := queryName.FindStringSubmatch(sql); name != nil {
+		return name[1]
+	}
+	word, _, _ := strings.Cut(strings.TrimSpace(sql), " ")
+	return strings.ToUpper(word)
 }
 
 // quietTracer traces statements and batches, not connecting. It tells the class of an error only: the text may quote a

@@ -119,6 +119,17 @@ func sessionStateDoesNotLeakBetweenHandlers(b *bundle) {
 	}
 }
 
+// A lock does not keep a duty's connection for longer than a statement may take.
+func TestTransactionsOfTheAdapterAreBounded(t *testing.T) {
+	b := setup(t)
+	must(t, pgtx.InTx(b.ctx, b.pool, pgtx.WorkerRole, func(ctx context.Context, _ *pgtx.Tx) error {
+		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > pgtx.StatementTimeout {
+			t.Errorf("its context ends at %s", deadline)
+		}
+		return nil
+	}))
+}
+
 func once(r events.Registration) events.Registration {
 	r.Retry = &events.RetryPolicy{MaxRetries: 0, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 	return r

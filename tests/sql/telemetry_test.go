@@ -22,21 +22,23 @@ func TestEventStats(t *testing.T) {
 			as s(hourly, age)`)
 	const add = `set role spectral_worker; select core.event_stats_add(1, '[
 		{"event_type": "{card}", "handled": 2, "retried": 1, "failed": 1, "pickup": [1, 2]},
-		{"event_type": "{card}", "handler_name": "platform.a", "handled": 2, "failed": 5, "handling": [0, 4]}]')`
+		{"event_type": "{card}", "handler_name": "platform.a", "handled": 2, "failed": 5, "handling": [0, 4]}]', 90)`
 	const sums = `select hourly, handler_name, sum(published), sum(handled), sum(retried), sum(failed), sum(pickup[2]),
 		sum(handling[2]) from core.event_stats where event_type = '{card}' group by 1, 2 order by 1, 2`
 	d.run(t, line{"worker", add, ""}, line{"", sums, "f  3 2 1 1 2 -; f platform.a 0 2 0 5 - 4; t  3 2 1 1 2 -; " +
 		"t platform.a 0 2 0 5 - 4"},
+		line{"", "select extract(epoch from clock_timestamp() - at) between 90 and 600 from core.event_stats where " +
+			"handler_name = 'platform.a' and not hourly", "t"},
 		// what was published is counted once
 		line{"worker 2", add, ""}, line{"", "select sum(handled), sum(pickup[2]), sum(published) in (3, 6) from " +
 			"core.event_stats where event_type = '{card}' and not hourly and handler_name = ''", "4 4 t"},
 		line{"", "select count(*) filter (where hourly), count(*) from core.event_stats where event_type = 'old'", "1 2"},
-		line{"worker", "select core.event_stats_add(1, (select jsonb_agg('{}'::jsonb) from generate_series(1, 2001)))",
+		line{"worker", "select core.event_stats_add(1, (select jsonb_agg('{}'::jsonb) from generate_series(1, 2001)), 0)",
 			"22023"})
 	// types beyond the first 200 that are registered have no separate rows, nor have those that are not
 	exec(t, d.admin, "truncate core.event_stats, core.outbox")
 	exec(t, d.admin, publishedMinutesAgo, "worlds.many", 205, true)
-	d.run(t, line{"worker", "select core.event_stats_add(1, '[]')", ""},
+	d.run(t, line{"worker", "select core.event_stats_add(1, '[]', 0)", ""},
 		line{"", "select string_agg(distinct event_type, ' '), sum(published) in (205, 410) from core.event_stats where " +
 			"hourly", "other t"})
 }
@@ -53,14 +55,23 @@ func TestMetricsOfTheDatabase(t *testing.T) {
 	d.alter(t, 4, "status = 'delivered', delivered_at = clock_timestamp() - interval '47 days', occurred_at = "+
 		"clock_timestamp() - interval '47 days', id = core.uuid_v7_floor(clock_timestamp() - interval '47 days')")
 	d.alter(t, 5, "available_at = clock_timestamp() - interval '1 minute'")
-	d.run(t, line{"worker", "set role spectral_worker; select status, value from core.metrics(now()) where metric = " +
-		"'spectral.backlog' and event_type = '{card}' order by 1", "due 2; failed 1; in_flight 1; scheduled 1"},
+	const backlog = "set role spectral_worker; select status, generation, value from core.metrics(now()) where metric = " +
+		"'spectral.backlog' and event_type = '{card}' order by 1"
+	d.run(t, line{"worker", backlog, "due 1 2; failed - 1; in_flight 1 1; scheduled 1 1"},
+		line{"operator", "select core.event_type_pause('{card}', 1)", ""},
+		line{"worker", backlog, "failed - 1; in_flight 1 1; paused 1 2; scheduled 1 1"},
+		line{"operator", "select core.event_type_resume('{card}', 1)", ""},
 		line{"worker", "select status, floor(value / 60) from core.metrics(now()) where metric = 'spectral.backlog.age' " +
 			"order by 1", "due 1; failed 63360; in_flight 10"},
 		line{"worker", `select metric, value from core.metrics(now()) where event_type is null and metric not in
 			('spectral.outbox.rows', 'spectral.snapshot.transactions') order by 1`,
 			"spectral.events.expiring 1; spectral.events.quarantined 0; spectral.events.replayed 0; " +
 				"spectral.leases.overdue 1; spectral.notification_queue.usage 0; spectral.rows.overdue 1"},
+		// a lock makes them fail, so that they do not keep the connection
+		line{"superuser", "begin; lock table core.operator_actions, core.event_stats", ""},
+		line{"worker", "select count(*) from core.metrics(now())", "55P03"},
+		line{"worker", "select core.event_stats_add(1, '[]', 0)", "55P03"},
+		line{"superuser", "rollback", ""},
 		line{"operator", "select core.outbox_replay('{3}', 1, 'me') is null", "f"},
 		line{"worker", "select value from core.metrics(now() - interval '1 minute') where metric = " +
 			"'spectral.events.replayed'", "1"})

@@ -52,12 +52,12 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// Without an address a worker takes a free port where the default is taken; an address that is set and taken is an
+// Without a port a worker takes the next free one where the default is taken; an address that is set and taken is an
 // error that says so.
 func TestTheAddressMayBeTaken(t *testing.T) {
 	t.Parallel()
 	first := start(t, func(s *app.Settings) { s.HTTPAddr = "" })
-	second := start(t, func(s *app.Settings) { s.HTTPAddr = "" })
+	second := start(t, func(s *app.Settings) { s.HTTPAddr = "127.0.0.1" })
 	address := func(p *process) (address string) {
 		pattern := regexp.MustCompile(`"url":"http://([^"]+)"`)
 		pgtest.Eventually(testTimeout, func() bool {

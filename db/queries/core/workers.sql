@@ -26,9 +26,10 @@ select coalesce(core.worker_difference(@worker::uuid, @generation::bigint, @hand
 select coalesce(core.latency_sample(), -1)::integer as sampled;
 
 -- name: Metrics :many
--- The empty text stands for no event type and no status.
+-- The empty text stands for no event type and no status, zero for no generation.
 select m.metric::text as metric, coalesce(m.event_type, '')::text as event_type,
-  coalesce(m.status, '')::text as status, m.value::double precision as value
+  coalesce(m.generation, 0)::bigint as generation, coalesce(m.status, '')::text as status,
+  m.value::double precision as value
 from core.metrics(@since::timestamptz) as m;
 
 -- name: ActAsLogin :exec
@@ -43,7 +44,7 @@ from pg_catalog.pg_stat_activity a
 where a.backend_xmin is not null and a.datname = current_database() and a.pid <> pg_backend_pid();
 
 -- name: AddStats :exec
-select core.event_stats_add(@generation::bigint, @lines::jsonb);
+select core.event_stats_add(@generation::bigint, @lines::jsonb, @seconds_ago::double precision);
 
 -- name: TypesHeld :one
 select core.types_held(@worker::uuid)::text[] as event_types;

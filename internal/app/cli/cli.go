@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -142,7 +141,7 @@ func rootCommand(p Process) *cobra.Command {
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	wrapHelp(root)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
-	root.Version = version()
+	root.Version = app.Version()
 	root.SetVersionTemplate("workers {{.Version}}\n")
 	level := "info"
 	levels := []string{"debug", "info", "warn", "error"}
@@ -191,18 +190,10 @@ func versionCommand(p Process) *cobra.Command {
 		Use: "version", Short: "Print the version, which names the revision", Args: cobra.NoArgs,
 		Example: `  workers version`,
 	}, func(_ *cobra.Command, p Process) error {
-		return p.print(map[string]string{"version": version(), "go": runtime.Version()}, func() {
-			p.printf("workers %s\n", version())
+		return p.print(map[string]string{"version": app.Version(), "go": runtime.Version()}, func() {
+			p.printf("workers %s\n", app.Version())
 		})
 	})
-}
-
-// version returns the version of this program, which names its revision unless it is that of a release.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "(devel)"
 }
 
 // printing adds --json to cmd, whose run function prints a result. It returns cmd.

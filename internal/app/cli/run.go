@@ -39,7 +39,8 @@ Settings:
   SPECTRAL_GENERATION     this deployment's generation, a whole number from 1
   SPECTRAL_BRIEFINGS_DIR  optional: the folder that agents deliver briefings to
   SPECTRAL_HTTP_ADDR      optional: where /healthz, /readyz and /metrics are, or
-                          off; by default ` + app.DefaultHTTPAddr + ` or a free port
+                          off; by default 127.0.0.1, on 8017 or the next free
+                          port
   OTEL_*, SENTRY_DSN      optional: where traces, metrics and failures go`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
   SPECTRAL_GENERATION=1 workers run --embedded
@@ -114,6 +115,9 @@ func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 	work func(context.Context, *worker.Worker) error, options ...fx.Option) error {
 	var started *worker.Worker
 	container := fx.New(app.Worker(s, log), fx.Populate(&started), fx.Options(options...))
+	if wrong, ok := errors.AsType[*app.SettingsError](container.Err()); ok {
+		return wrong // without what the container was building
+	}
 	if err := container.Start(ctx); err != nil {
 		return err
 	}
@@ -294,7 +298,7 @@ func runDemo(cmd *cobra.Command, p Process, fresh, telemetry bool,
 		}
 		d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
 		if telemetry {
-			d.Spans = tracetest.NewInMemoryExporter()
+			d.Spans = tracetest.NewSpanRecorder()
 			settings.Spans = d.Spans
 		}
 		var server *app.HTTPServer

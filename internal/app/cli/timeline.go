@@ -18,7 +18,7 @@ var timelineFlags = []string{"since", "type", "generation", "timeout", "json", "
 // checkTimelineFlags refuses a time that is too long ago, and flags that --since does not heed.
 func checkTimelineFlags(cmd *cobra.Command, since time.Duration) error {
 	if since > operator.MaxTimeline {
-		return usagef("--since: %s is too long ago: statistics are kept for 8d", since)
+		return usagef("--since: %s is too long ago: statistics are kept for 8d", age(since))
 	}
 	var others []string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -27,7 +27,7 @@ func checkTimelineFlags(cmd *cobra.Command, since time.Duration) error {
 		}
 	})
 	if len(others) > 0 {
-		return usagef("--since shows what workers counted, by type and handler: leave out %s", operator.Joined(others))
+		return usagef("with --since only --type and --generation choose what is shown: leave out %s", operator.Joined(others))
 	}
 	return nil
 }
@@ -48,17 +48,18 @@ func bars(numbers []int64) string {
 
 func printTimeline(p Process, t operator.Timeline) {
 	if len(t.Lines) == 0 {
-		p.printf("no worker has counted anything since %s\n", t.From.Format(time.RFC3339))
+		p.printf("no worker has counted anything of this since %s\n", t.From.Format(time.RFC3339))
 		return
 	}
 	slot := time.Duration(t.SlotSeconds) * time.Second
-	p.printf("from %s to %s, a bar for every %s; ▲ deploy\n", t.From.Format(time.RFC3339), t.To.Format(time.RFC3339), slot)
+	p.printf("from %s to %s; bars: events handled in each %s, highest at the most; ▲ deploy\n",
+		t.From.Format(time.RFC3339), t.To.Format(time.RFC3339), age(slot))
 	for _, l := range t.Lines {
 		if l.HandlerName == "" {
 			p.printf("\n%s\n  published %d, delivered %d, retried %d, failed %d; until claimed %s\n  %s\n", l.EventType,
-				l.Published, l.Handled, l.Retried, l.Failed, took(l.Took), bars(l.Slots))
+				l.Published, l.Handled, l.Retried, l.Failed, took(l.UntilClaimed), bars(l.Slots))
 		} else {
-			p.printf("  %s\n    handled %d, failed calls %d; took %s\n    %s\n", l.HandlerName, l.Handled, l.Failed,
+			p.printf("  %s\n    handled %d, failed calls %d; took %s\n  %s\n", l.HandlerName, l.Handled, l.FailedCalls,
 				took(l.Took), bars(l.Slots))
 		}
 	}
@@ -78,8 +79,11 @@ func printTimeline(p Process, t operator.Timeline) {
 // took says percentiles of durations in words.
 func took(of operator.Percentiles) string {
 	text := func(seconds *float64) string {
-		if seconds == nil {
+		switch {
+		case of.Count == 0:
 			return "-"
+		case seconds == nil:
+			return "above " + age(operator.LongestMeasured())
 		}
 		return time.Duration(*seconds * float64(time.Second)).String()
 	}

@@ -39,10 +39,10 @@ type Demo struct {
 	Publish    *application.PublishCard
 	UnitOfWork *publish.UnitOfWork
 	Pool       *pgxpool.Pool
-	Metrics    prometheus.Gatherer         // of this process
-	Spans      *tracetest.InMemoryExporter // of this process; nil: they are not kept
-	Out        io.Writer                   // the summary; the caller notes what cannot be written
-	Err        io.Writer                   // refused lines
+	Metrics    prometheus.Gatherer     // of this process
+	Spans      *tracetest.SpanRecorder // of this process; nil: they are not kept
+	Out        io.Writer               // the summary; the caller notes what cannot be written
+	Err        io.Writer               // refused lines
 }
 
 const (

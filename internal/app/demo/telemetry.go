@@ -27,7 +27,7 @@ func (d Demo) RunTelemetry(ctx context.Context) error {
 		return err
 	}
 	_, _ = fmt.Fprintln(d.Out, "trace, as OTEL_EXPORTER_OTLP_ENDPOINT sends it to a collector:")
-	spans := d.Spans.GetSpans().Snapshots()
+	spans := d.Spans.Ended()
 	slices.SortFunc(spans, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
 	for _, span := range spans {
 		if !span.Parent().IsValid() {
@@ -56,7 +56,9 @@ func (s *Stage) showSpans(all []sdktrace.ReadOnlySpan, span sdktrace.ReadOnlySpa
 
 // showMetric says the series of a metric that are not zero.
 func (s *Stage) showMetric(family *dto.MetricFamily) {
-	if !strings.HasPrefix(family.GetName(), "messaging_") && !strings.HasPrefix(family.GetName(), "spectral_") {
+	name := family.GetName()
+	if !strings.HasPrefix(name, "messaging_") && !strings.HasPrefix(name, "spectral_") ||
+		strings.HasPrefix(name, "spectral_backlog") { // which is read every 30 s: it is of before
 		return
 	}
 	for _, m := range family.GetMetric() {
@@ -68,10 +70,10 @@ func (s *Stage) showMetric(family *dto.MetricFamily) {
 		text := fmt.Sprintf("%g", value)
 		if h := m.GetHistogram(); h.GetSampleCount() > 0 {
 			value = float64(h.GetSampleCount())
-			text = fmt.Sprintf("%d, %.4g on average", h.GetSampleCount(), h.GetSampleSum()/value)
+			text = fmt.Sprintf("%d times, %.4g on average", h.GetSampleCount(), h.GetSampleSum()/value)
 		}
 		if value != 0 {
-			s.Say("%s{%s} %s", family.GetName(), strings.Join(labels, ","), text)
+			s.Say("%s{%s} %s", name, strings.Join(labels, ","), text)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func unhandled(ctx context.Context, e *examination) (string, error) {
 			c.Generation, c.Class, c.EventTypes).fix("run `SPECTRAL_GENERATION=%d workers run --classes %s`, or start a "+
 			"worker without --classes, which runs all", c.Generation, c.Class)
 	}
-	return "each type with due events, and each processing class, has a live worker", err
+	return "each type with due events that is not paused, and each processing class, has a live worker", err
 }
 
 func (e *examination) unhandledType(t doctordb.PendingTypesRow) {

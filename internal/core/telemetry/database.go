@@ -25,17 +25,22 @@ const (
 	QueueUsage    = "spectral.notification_queue.usage"
 	SnapshotIDs   = "spectral.snapshot.transactions"
 	SnapshotAge   = "spectral.snapshot.age"
+	ReadAge       = "spectral.database.read_age"
 )
 
-// Status is the attribute of a backlog's status: due, scheduled, in_flight or failed.
-const Status = attribute.Key("spectral.status")
+// Attributes of a backlog. The status is due, paused, scheduled, in_flight or failed; failed events have no generation.
+const (
+	Status          = attribute.Key("spectral.status")
+	EventGeneration = attribute.Key("spectral.event.generation")
+)
 
 // Value is what the database says of a metric.
 type Value struct {
-	Metric    string
-	EventType string // of a backlog
-	Status    string // the same
-	Value     float64
+	Metric     string
+	EventType  string // of a backlog
+	Generation int64  // the same; zero for none
+	Status     string // the same
+	Value      float64
 }
 
 // readFor is for how long values are shown: longer than it takes to read them twice.
@@ -48,7 +53,10 @@ type reading struct {
 }
 
 // database shows what was read last.
-type database struct{ last atomic.Pointer[reading] }
+type database struct {
+	since time.Time
+	last  atomic.Pointer[reading]
+}
 
 // Read takes in the values of the database's metrics, all of them. Of backlogs, the types that this process knows have
 // separate series.
@@ -60,7 +68,7 @@ func (t *Telemetry) Read(values []Value) {
 			shown = append(shown, v)
 			continue
 		}
-		key := Value{Metric: v.Metric, EventType: Other, Status: v.Status}
+		key := Value{Metric: v.Metric, EventType: Other, Generation: v.Generation, Status: v.Status}
 		place, ok := others[key]
 		if !ok {
 			place = len(shown)
@@ -91,7 +99,11 @@ func (d *database) observe(m metric.Meter) error {
 				case v.EventType == "":
 					o.Observe(v.Value)
 				default:
-					o.Observe(v.Value, metric.WithAttributes(EventType.String(v.EventType), Status.String(v.Status)))
+					of := []attribute.KeyValue{EventType.String(v.EventType), Status.String(v.Status)}
+					if v.Generation > 0 {
+						of = append(of, EventGeneration.Int64(v.Generation))
+					}
+					o.Observe(v.Value, metric.WithAttributes(of...))
 				}
 			}
 			return nil
@@ -113,7 +125,18 @@ func (d *database) observe(m metric.Meter) error {
 	gauge(QueueUsage, "1", "Share of the notification queue that is used.")
 	gauge(SnapshotIDs, "{transaction}", "Transactions that have begun since the oldest one that runs.")
 	gauge(SnapshotAge, "s", "Age of the oldest transaction with a snapshot, if the login may see all sessions.")
+	d.since = time.Now()
+	_, unread := m.Float64ObservableGauge(ReadAge, metric.WithUnit("s"), metric.WithDescription(
+		"How long ago the metrics of the database were read."), metric.WithFloat64Callback(
+		func(_ context.Context, o metric.Float64Observer) error {
+			at := d.since
+			if last := d.last.Load(); last != nil {
+				at = last.at
+			}
+			o.Observe(time.Since(at).Seconds())
+			return nil
+		}))
 	_, err := m.Float64ObservableCounter(Replayed, metric.WithUnit("{event}"), metric.WithDescription(
 		"Events that operators have replayed since this worker started."), metric.WithFloat64Callback(of(Replayed)))
-	return errors.Join(append(errs, err)...)
+	return errors.Join(append(errs, err, unread)...)
 }

@@ -5,10 +5,12 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
-// Line is what was counted of an event type, or of one of its handlers, since the last TakeStats.
+// Line is what was counted of an event type, or of one of its handlers, in a minute.
 type Line struct {
+	Minute    time.Time `json:"-"` // when it began
 	EventType string    `json:"event_type"`
 	Handler   string    `json:"handler_name,omitempty"`
 	Handled   int64     `json:"handled,omitempty"` // of a type: delivered
@@ -49,22 +51,30 @@ func (h *Histogram) merge(other Histogram) {
 type stats struct {
 	off   bool // nothing is counted
 	mu    sync.Mutex
-	lines map[[2]string]*Line
+	lines map[lineKey]*Line
+}
+
+type lineKey struct {
+	minute             time.Time
+	eventType, handler string
 }
 
 func (s *stats) add(eventType, handler string, count func(*Line)) {
-	if s.off {
-		return
+	if !s.off {
+		s.addTo(time.Now().Truncate(time.Minute), eventType, handler, count)
 	}
+}
+
+func (s *stats) addTo(minute time.Time, eventType, handler string, count func(*Line)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lines == nil {
-		s.lines = make(map[[2]string]*Line)
+		s.lines = make(map[lineKey]*Line)
 	}
-	key := [2]string{eventType, handler}
+	key := lineKey{minute, eventType, handler}
 	line, ok := s.lines[key]
 	if !ok {
-		line = &Line{EventType: eventType, Handler: handler}
+		line = &Line{Minute: minute, EventType: eventType, Handler: handler}
 		s.lines[key] = line
 	}
 	count(line)
@@ -77,7 +87,7 @@ func (t *Telemetry) HasStats() bool {
 	return len(t.stats.lines) > 0
 }
 
-// TakeStats returns what was counted since the last time, in order of type and handler. It is never nil.
+// TakeStats returns what was counted since the last time, in order of minute, type and handler.
 func (t *Telemetry) TakeStats() []Line {
 	t.stats.mu.Lock()
 	defer t.stats.mu.Unlock()
@@ -87,15 +97,24 @@ func (t *Telemetry) TakeStats() []Line {
 	}
 	t.stats.lines = nil
 	slices.SortFunc(lines, func(a, b Line) int {
-		return cmp.Or(cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.Handler, b.Handler))
+		return cmp.Or(a.Minute.Compare(b.Minute), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.Handler, b.Handler))
 	})
 	return lines
 }
 
-// AddStats gives back lines that could not be written.
+// keptMinutes is how many minutes are kept apart while they cannot be written.
+const keptMinutes = 10
+
+// AddStats gives back lines that could not be written. Those of long ago count in a later minute, so that there are
+// few.
 func (t *Telemetry) AddStats(lines []Line) {
+	oldest := time.Now().Truncate(time.Minute).Add(-keptMinutes * time.Minute)
 	for _, l := range lines {
-		t.stats.add(l.EventType, l.Handler, func(to *Line) {
+		minute := l.Minute
+		if minute.Before(oldest) {
+			minute = oldest
+		}
+		t.stats.addTo(minute, l.EventType, l.Handler, func(to *Line) {
 			to.Handled += l.Handled
 			to.Retried += l.Retried
 			to.Failed += l.Failed

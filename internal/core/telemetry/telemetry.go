@@ -60,6 +60,7 @@ type Config struct {
 	Metrics  metric.MeterProvider
 	Types    []string // of events; the first MaxTypes by name have separate series
 	LogShare float64  // of the events, from 0 to 1, whose publishing and handling is logged
+	// OnFailed is called for each event that becomes a dead letter, within the trace of its producer if that is known.
 	OnFailed func(context.Context, FailedEvent)
 }
 
@@ -154,7 +155,7 @@ func Traceparent(ctx context.Context) string {
 	return carrier[traceparent]
 }
 
-// Publish starts the span of a publication of events of one type.
+// Publish starts the span of a publication of events, which are valid. It has the name of the first one's type.
 func (t *Telemetry) Publish(ctx context.Context, envelopes []events.Envelope) (context.Context, trace.Span) {
 	if len(envelopes) == 0 || !t.tracing {
 		return ctx, trace.SpanFromContext(nil) //nolint:staticcheck // a span that does nothing

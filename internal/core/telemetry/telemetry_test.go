@@ -71,7 +71,8 @@ func TestSeriesAreBounded(t *testing.T) {
 			end("")
 			all.Inserted(ctx, batch)
 		}
-		values = append(values, Value{Backlog, name, "due", 1}, Value{BacklogAge, name, "due", float64(i)})
+		values = append(values, Value{Backlog, name, 1, "due", 1},
+			Value{BacklogAge, name, 1, "due", float64(i)})
 	}
 	all.Read(values)
 	series, sums := collect(ctx, t, reader)

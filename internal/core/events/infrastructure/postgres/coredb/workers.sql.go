@@ -24,33 +24,36 @@ func (q *Queries) ActAsLogin(ctx context.Context) error {
 }
 
 const addStats = `-- name: AddStats :exec
-select core.event_stats_add($1::bigint, $2::jsonb)
+select core.event_stats_add($1::bigint, $2::jsonb, $3::double precision)
 `
 
 type AddStatsParams struct {
 	Generation int64
 	Lines      json.RawMessage
+	SecondsAgo float64
 }
 
 func (q *Queries) AddStats(ctx context.Context, arg AddStatsParams) error {
-	_, err := q.db.Exec(ctx, addStats, arg.Generation, arg.Lines)
+	_, err := q.db.Exec(ctx, addStats, arg.Generation, arg.Lines, arg.SecondsAgo)
 	return err
 }
 
 const metrics = `-- name: Metrics :many
 select m.metric::text as metric, coalesce(m.event_type, '')::text as event_type,
-  coalesce(m.status, '')::text as status, m.value::double precision as value
+  coalesce(m.generation, 0)::bigint as generation, coalesce(m.status, '')::text as status,
+  m.value::double precision as value
 from core.metrics($1::timestamptz) as m
 `
 
 type MetricsRow struct {
-	Metric    string
-	EventType string
-	Status    string
-	Value     float64
+	Metric     string
+	EventType  string
+	Generation int64
+	Status     string
+	Value      float64
 }
 
-// The empty text stands for no event type and no status.
+// The empty text stands for no event type and no status, zero for no generation.
 func (q *Queries) Metrics(ctx context.Context, since time.Time) ([]MetricsRow, error) {
 	rows, err := q.db.Query(ctx, metrics, since)
 	if err != nil {
@@ -63,6 +66,7 @@ func (q *Queries) Metrics(ctx context.Context, since time.Time) ([]MetricsRow, e
 		if err := rows.Scan(
 			&i.Metric,
 			&i.EventType,
+			&i.Generation,
 			&i.Status,
 			&i.Value,
 		); err != nil {

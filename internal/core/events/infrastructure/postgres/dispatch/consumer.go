@@ -216,7 +216,7 @@ func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
 		}
 		c.logSettlement(ctx, s)
 		if s.Outcome == Failed || s.Outcome == Quarantined {
-			c.Telemetry.Failed(ctx, telemetry.FailedEvent{
+			c.Telemetry.Failed(telemetry.Continue(ctx, s.Envelope.TraceContext), telemetry.FailedEvent{
 				EventID: s.Envelope.EventID, EventType: s.Envelope.EventType, Source: s.Envelope.Source,
 				Target: s.Envelope.Target, Classes: s.classes, Attempts: s.Attempts,
 			})

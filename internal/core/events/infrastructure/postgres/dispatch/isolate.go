@@ -40,7 +40,7 @@ func (c *Consumer) Isolate(ctx context.Context, err error, limit int, crashed bo
 // any. The step is one of core.outbox_isolate.
 func (c *Consumer) giveUpAll(ctx context.Context, step string, limit int, crashed, again bool) bool {
 	var given []Settlement
-	err := pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error {
+	err := pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
 		rows, err := coredb.New(tx).Isolate(ctx, coredb.IsolateParams{
 			Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType,
 			RowLimit:  int32(limit), //nolint:gosec // bounded
@@ -75,7 +75,7 @@ func (c *Consumer) GiveUp(ctx context.Context, row Row, err error) bool {
 		return false
 	}
 	reason, outcome := pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2), ""
-	err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) (err error) {
+	err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) (err error) {
 		outcome, err = coredb.New(tx).GiveUp(ctx, coredb.GiveUpParams{
 			ID: row.Envelope.EventID, OccurredAt: row.Envelope.OccurredAt, Token: row.Token, Reason: reason,
 			Quarantine: again,

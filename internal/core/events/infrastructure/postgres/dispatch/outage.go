@@ -52,15 +52,16 @@ func (o *outage) succeeded() (ended bool) {
 	return ended
 }
 
-// serverFailed takes in an error of the server's state, and logs the first of an outage as the server worded it.
+// serverFailed takes in an error of the server's state, and logs the first of an outage. Its text may be a handler's.
 func (c *Consumer) serverFailed(ctx context.Context, err error) (delay time.Duration, alone bool) {
 	delay, alone, begins := c.outage.failed(time.Now())
 	if begins {
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok { // a handler may have added something of the payload
-			err = pg
+		code := ""
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+			code = pg.Code
 		}
 		c.Log.WarnContext(ctx, "Postgres has no space, memory or connections, or is not writable: events wait, no attempt "+
-			"is counted", pgtx.LogError(err)...)
+			"is counted", pgtx.LogErrorClass, pgtx.ErrorClass(err), pgtx.LogSQLState, code)
 	}
 	return delay, alone
 }

@@ -73,7 +73,7 @@ func (j *Journal) SetHandlers(byType map[string][]events.Registration) {
 }
 
 // InTx runs work as the worker role on the journal's own connections, within StatementTimeout.
-func (j *Journal) InTx(ctx context.Context, work func(*pgtx.Tx) error) error {
+func (j *Journal) InTx(ctx context.Context, work func(context.Context, *pgtx.Tx) error) error {
 	return pgtx.InTx(ctx, j.pool, pgtx.WorkerRole, work)
 }
 
@@ -127,7 +127,7 @@ func (j *Journal) DeadGrace() time.Duration {
 // Stopping records that this worker was told to stop, so that nothing is charged for what it may leave behind. It tries
 // until that is done or ctx is. Nothing else needs to succeed in a stop.
 func (j *Journal) Stopping(ctx context.Context) {
-	for ctx.Err() == nil && j.InTx(ctx, func(tx *pgtx.Tx) error {
+	for ctx.Err() == nil && j.InTx(ctx, func(ctx context.Context, tx *pgtx.Tx) error {
 		return coredb.New(tx).WorkerStopping(ctx, coredb.WorkerStoppingParams{
 			Worker: j.Worker, Generation: int64(j.Generation), Name: j.Name,
 		})
@@ -180,16 +180,16 @@ func (e *Entry) Write(ctx context.Context, ids []uuid.UUID) error {
 	e.Stale = true
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
-	write := func(db coredb.DBTX) error {
+	write := func(ctx context.Context, db coredb.DBTX) error {
 		return coredb.New(db).WriteJournal(ctx, coredb.WriteJournalParams{
 			Worker: e.journal.Worker, EventType: e.eventType, Runner: int32(e.runner), Ids: ids, //nolint:gosec // few runners
 		})
 	}
 	var err error
 	if e.journal.direct { // one round trip instead of three
-		err = write(e.journal.pool)
+		err = write(ctx, e.journal.pool)
 	} else {
-		err = e.journal.InTx(ctx, func(tx *pgtx.Tx) error { return write(tx) })
+		err = e.journal.InTx(ctx, func(ctx context.Context, tx *pgtx.Tx) error { return write(ctx, tx) })
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrWrite, err)

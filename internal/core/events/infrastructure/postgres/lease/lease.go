@@ -148,7 +148,7 @@ func renew(ctx context.Context, c *dispatch.Consumer, all []*lease, handler stri
 	ctx, cancel := context.WithTimeout(ctx, min(max(c.Subscription.Lease/3, pgtx.MinRenewal), pgtx.StatementTimeout))
 	defer cancel()
 	held := make(map[uuid.UUID]bool, len(all))
-	err := c.Journal.InTx(ctx, func(tx *pgtx.Tx) error {
+	err := c.Journal.InTx(ctx, func(ctx context.Context, tx *pgtx.Tx) error {
 		return renewRows(ctx, coredb.New(tx), rowsOf(all), handler, held)
 	})
 	if len(all) > 1 && pgtx.RowFault(err) { // the lease of one must not cost the others theirs
@@ -186,7 +186,7 @@ func renewRows(ctx context.Context, queries *coredb.Queries, rows []dispatch.Row
 // are locked, perhaps by a COMMIT whose answer was lost, stay in flight.
 func release(ctx context.Context, c *dispatch.Consumer, all []*lease) (tokens []uuid.UUID, err error) {
 	ids, times, held := dispatch.Keys(rowsOf(all))
-	err = c.Journal.InTx(ctx, func(tx *pgtx.Tx) (err error) {
+	err = c.Journal.InTx(ctx, func(ctx context.Context, tx *pgtx.Tx) (err error) {
 		tokens, err = coredb.New(tx).Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: held})
 		return err
 	})

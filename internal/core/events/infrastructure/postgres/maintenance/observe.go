@@ -34,7 +34,9 @@ type Observer struct {
 func (o *Observer) Service(health *notify.Health) *Service {
 	o.started = time.Now()
 	return Every(pgtx.ObserveInterval, "observer", health, func(ctx context.Context) {
-		err := pgtx.InTx(ctx, o.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error { return o.read(ctx, coredb.New(tx)) })
+		err := pgtx.InTx(ctx, o.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
+			return o.read(ctx, coredb.New(tx))
+		})
 		if err != nil && ctx.Err() == nil && !o.unread {
 			o.Log.WarnContext(ctx, "metrics of the database were not read; it is tried again every 30 s", pgtx.LogError(err)...)
 		}
@@ -45,6 +47,9 @@ func (o *Observer) Service(health *notify.Health) *Service {
 		o.turn++
 	})
 }
+
+// maxLines is how many lines core.event_stats_add takes at once.
+const maxLines = 2000
 
 // read reads the metrics of the database. It logs when the worker's generation is drained or retired, so that the
 // worker can be stopped.
@@ -96,19 +101,23 @@ func (o *Observer) logState(ctx context.Context, state string) {
 // time.
 func (o *Observer) write(ctx context.Context) {
 	lines := o.Telemetry.TakeStats()
-	encoded, err := json.Marshal(lines)
-	if err == nil {
-		err = pgtx.InTx(ctx, o.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error {
-			queries := coredb.New(tx)
-			if err := queries.AddStats(ctx, coredb.AddStatsParams{
-				Generation: int64(o.Generation), Lines: encoded,
-			}); err != nil {
+	err := pgtx.InTx(ctx, o.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
+		queries := coredb.New(tx)
+		for left := lines; ; {
+			n := 0
+			for n < min(len(left), maxLines) && left[n].Minute.Equal(left[0].Minute) {
+				n++
+			}
+			if err := o.addMinute(ctx, queries, left[:n]); err != nil {
 				return err
 			}
-			_, err := queries.SampleLatency(ctx)
-			return err
-		})
-	}
+			if left = left[n:]; len(left) == 0 {
+				break
+			}
+		}
+		_, err := queries.SampleLatency(ctx)
+		return err
+	})
 	if err != nil {
 		o.Telemetry.AddStats(lines)
 		if ctx.Err() == nil && !o.failing {
@@ -117,6 +126,22 @@ func (o *Observer) write(ctx context.Context) {
 		}
 	}
 	o.failing = err != nil
+}
+
+// addMinute adds the lines of a minute, or none. It says how long ago the middle of that was: this process's clock may
+// differ from the database's.
+func (o *Observer) addMinute(ctx context.Context, queries *coredb.Queries, lines []telemetry.Line) error {
+	encoded, err := json.Marshal(append([]telemetry.Line{}, lines...)) // not null
+	if err != nil {
+		return err
+	}
+	ago := 0.0
+	if len(lines) > 0 {
+		ago = time.Since(lines[0].Minute.Add(time.Minute / 2)).Seconds()
+	}
+	return queries.AddStats(ctx, coredb.AddStatsParams{
+		Generation: int64(o.Generation), Lines: encoded, SecondsAgo: max(ago, 0),
+	})
 }
 
 // Last writes what was counted since the last time, if there is anything and the database answers soon. Call it when

@@ -94,7 +94,7 @@ func (r *Reaper) pass(ctx context.Context, grace time.Duration) (reaped int, err
 
 func (r *Reaper) page(ctx context.Context, after uuid.UUID, grace time.Duration) (page []coredb.ReapRow, err error) {
 	defer r.health.Step("reaper")()
-	err = pgtx.InTx(ctx, r.pool, pgtx.WorkerRole, func(tx *pgtx.Tx) (err error) {
+	err = pgtx.InTx(ctx, r.pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) (err error) {
 		page, err = coredb.New(tx).Reap(ctx, coredb.ReapParams{
 			RowLimit: reapPage, After: after, GraceSeconds: grace.Seconds(),
 		})

@@ -26,7 +26,7 @@ type Health struct {
 	state    State
 	reason   string
 	changed  chan struct{} // closed at the next change
-	polledAt time.Time     // when the notifier last began a poll
+	polledAt time.Time     // when the notifier last began a poll; zero before the first
 	answered time.Time     // when one was last answered
 	stalled  map[string]time.Time
 	steps    map[string]time.Time // when the loops beside the notifier's began the step that they are in
@@ -35,8 +35,7 @@ type Health struct {
 // NewHealth returns the health of a worker that is starting.
 func NewHealth() *Health {
 	return &Health{
-		state: Starting, changed: make(chan struct{}), polledAt: time.Now(), answered: time.Now(),
-		steps: make(map[string]time.Time),
+		state: Starting, changed: make(chan struct{}), answered: time.Now(), steps: make(map[string]time.Time),
 	}
 }
 
@@ -93,7 +92,7 @@ func (h *Health) Standing(d time.Duration) (loops []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ended := h.state == Stopping || h.state == Stopped || h.state == Refused
-	if time.Since(h.polledAt) >= d && !ended {
+	if !h.polledAt.IsZero() && time.Since(h.polledAt) >= d && !ended {
 		loops = append(loops, "notifier")
 	}
 	for loop, since := range h.steps {
@@ -119,7 +118,8 @@ func (h *Health) Stalled(d time.Duration) (eventTypes []string) {
 	return eventTypes
 }
 
-func (h *Health) polling() {
+// BeginPoll says that the notifier begins a poll.
+func (h *Health) BeginPoll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.polledAt = time.Now()

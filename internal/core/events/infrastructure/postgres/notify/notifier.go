@@ -222,9 +222,9 @@ func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time
 		default:
 		}
 		n.polledAt = time.Now()
-		n.config.Health.polling()
+		n.config.Health.BeginPoll()
 		next = n.config.PollInterval
-		err := pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error {
+		err := pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
 			queries := coredb.New(tx)
 			if err := n.config.Journal.CheckHandlers(ctx, queries); err != nil {
 				return err
@@ -324,7 +324,7 @@ func (n *Notifier) pollOn(ctx context.Context, l *listenConn, channels []string)
 func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels []string) (found, error) {
 	started := time.Now()
 	n.polledAt = started
-	n.config.Health.polling()
+	n.config.Health.BeginPoll()
 	full := !started.Before(n.fullPollAt)
 	watermarks := make([]time.Time, len(n.eventTypes))
 	if !full {
@@ -429,7 +429,9 @@ func (n *Notifier) probeWorkers(ctx context.Context, l *listenConn) (time.Durati
 		err = l.ask(ctx, "look for dead workers", func(ctx context.Context) error { return probe(ctx, l.queries) })
 	} else {
 		grace = pgtx.OutageGrace
-		err = pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx *pgtx.Tx) error { return probe(ctx, coredb.New(tx)) })
+		err = pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
+			return probe(ctx, coredb.New(tx))
+		})
 	}
 	next := pgtx.ProbeInterval
 	if pg, refused := errors.AsType[*pgconn.PgError](err); refused && pg.Code != pgerrcode.ReadOnlySQLTransaction {

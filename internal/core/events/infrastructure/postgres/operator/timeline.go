@@ -30,12 +30,14 @@ type TimelineLine struct {
 	EventType string `json:"event_type"`
 	// HandlerName is empty for the type itself.
 	HandlerName string `json:"handler_name"`
-	Published   int64  `json:"published"` // of a type only
+	Published   int64  `json:"published"` // of a type
 	Handled     int64  `json:"handled"`   // of a type: delivered
-	Retried     int64  `json:"retried"`   // of a type only
-	Failed      int64  `json:"failed"`    // of a handler: calls
-	// Took is, for a type, how long events were due until they were claimed, and for a handler how long calls took.
-	Took Percentiles `json:"took"`
+	Retried     int64  `json:"retried"`   // of a type
+	Failed      int64  `json:"failed"`    // of a type
+	FailedCalls int64  `json:"failed_calls"`
+	// UntilClaimed is how long events of a type were due until then, Took how long calls of a handler took.
+	UntilClaimed Percentiles `json:"until_claimed"`
+	Took         Percentiles `json:"took"`
 	// Slots has the handled events of each part of the time.
 	Slots []int64 `json:"slots"`
 }
@@ -43,8 +45,15 @@ type TimelineLine struct {
 // Percentiles of durations, in seconds: the upper bound of their buckets, as [telemetry.Bounds] has them. It is null
 // where nothing was measured, and beyond the last bound.
 type Percentiles struct {
-	P50 *float64 `json:"p50_seconds"`
-	P99 *float64 `json:"p99_seconds"`
+	Count int64    `json:"count"`
+	P50   *float64 `json:"p50_seconds"`
+	P99   *float64 `json:"p99_seconds"`
+}
+
+// LongestMeasured is the last bound of durations: longer ones are not told apart.
+func LongestMeasured() time.Duration {
+	bounds := telemetry.Bounds()
+	return pgtx.Seconds(bounds[len(bounds)-1])
 }
 
 // Deploy is a generation that was registered.
@@ -109,7 +118,11 @@ from `+statsSince+` group by 1, 2, 3 order by 1, 2, 3`, t.From, types, generatio
 			l.Published += row.Published
 			l.Handled += row.Handled
 			l.Retried += row.Retried
-			l.Failed += row.Failed
+			if row.HandlerName == "" {
+				l.Failed += row.Failed
+			} else {
+				l.FailedCalls += row.Failed
+			}
 			l.Slots[max(row.Slot, 1)-1] += row.Handled
 		}
 		took, err := rows[struct {
@@ -126,7 +139,11 @@ from (
 			return err
 		}
 		for _, row := range took {
-			if place, ok := places[key{row.EventType, row.HandlerName}]; ok { // otherwise it was counted in between
+			switch place, ok := places[key{row.EventType, row.HandlerName}]; {
+			case !ok: // it was counted in between
+			case row.HandlerName == "":
+				t.Lines[place].UntilClaimed = percentiles(row.Counts)
+			default:
 				t.Lines[place].Took = percentiles(row.Counts)
 			}
 		}
@@ -152,5 +169,5 @@ func percentiles(counts []int64) Percentiles {
 		}
 		return nil
 	}
-	return Percentiles{P50: of(0.5), P99: of(0.99)}
+	return Percentiles{Count: total, P50: of(0.5), P99: of(0.99)}
 }

@@ -136,11 +136,11 @@ func RoleSettings(role string, workspace uuid.NullUUID) string {
 const roleSettings = "select pg_catalog.set_config('search_path', '', true), " +
 	"pg_catalog.set_config('role', %s, true), pg_catalog.set_config('spectral.workspace_id', %s, true)"
 
-// InTx is [RunAs] within StatementTimeout.
-func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(*Tx) error) error {
+// InTx is [RunAs] within StatementTimeout, which the context that work gets is bounded by.
+func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(context.Context, *Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
-	return RunAs(ctx, pool, role, work)
+	return RunAs(ctx, pool, role, func(tx *Tx) error { return work(ctx, tx) })
 }
 
 // RunAs runs work in one transaction as role, with the settings of [Begin], and commits it if work returns nil. Only

@@ -84,15 +84,6 @@ func (s scanned) Scan(...any) error { return s.err }
 
 // Publish implements [events.EventPublisher].
 func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) (err error) {
-	ctx, span := p.shared.Telemetry.Publish(ctx, envelopes)
-	defer func() {
-		if _, refused := errors.AsType[*events.Refusal](err); refused {
-			telemetry.Fail(span, "RefusedEvent")
-		} else if err != nil {
-			telemetry.Fail(span, pgtx.ErrorClass(err))
-		}
-		span.End()
-	}()
 	now := time.Now()
 	if err := p.options.Validate(now); err != nil {
 		return err
@@ -111,6 +102,15 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) (
 			deprecated = append(deprecated, contract)
 		}
 	}
+	ctx, span := p.shared.Telemetry.Publish(ctx, envelopes)
+	defer func() {
+		if _, refused := errors.AsType[*events.Refusal](err); refused {
+			telemetry.Fail(span, "RefusedEvent")
+		} else if err != nil {
+			telemetry.Fail(span, pgtx.ErrorClass(err))
+		}
+		span.End()
+	}()
 	for published := 0; published < len(envelopes); {
 		n, err := p.call(ctx, envelopes, published, now)
 		if err != nil {
