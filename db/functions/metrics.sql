@@ -1,9 +1,10 @@
 -- core.metrics(p_since) returns what the metrics of workers say about the database (docs/telemetry.md), a line for each
 -- value. event_type, generation and status are of a backlog, otherwise null; failed events, which may be of many
--- generations, are not counted by generation. It counts at most 2,000 events in flight, the 2,000
--- latest failed ones, and about 20,000 pending ones, to take less than 50 ms of a table of 5 M rows. A value that is
--- not known is left out. It fails if a table is locked for a second, to give the connection back. p_since is from when on replays count. Reads core.outbox, core.quarantined_events,
--- core.paused_types, core.operator_actions, core.delivery_latency_hours, core.retention_policies.
+-- generations, are not counted by generation. It counts at most 2,000 events in flight, the 2,000 latest failed ones,
+-- and about 20,000 pending ones, to take less than 50 ms of a table of 5 M rows. It fails if a table is locked for a
+-- second, to give the connection back. A value that is not known is left out. p_since is from when on replays count.
+-- Reads core.outbox, core.quarantined_events, core.paused_types, core.operator_actions, core.delivery_latency_hours,
+-- core.retention_policies.
 create function core.metrics(p_since timestamptz)
 returns table (metric text, event_type text, generation bigint, status text, value double precision)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -17,9 +18,11 @@ declare
 begin
   return query
     with counted as materialized (
-      select t.event_type, t.generation, s.status, s.count, s.oldest from core.pending_types() t cross join lateral (
+      select t.event_type, t.generation, s.status, s.count, s.oldest
+      from core.pending_types() t cross join lateral (
         select case when exists (select from core.paused_types p where p.event_type = t.event_type
-          and p.generation = t.generation) then 'paused' else 'due' end as status, count(*) as count, min(d.available_at) as oldest from (
+          and p.generation = t.generation) then 'paused' else 'due' end as status,
+          count(*) as count, min(d.available_at) as oldest from (
           select o.available_at from core.outbox o
           where o.generation = t.generation and o.event_type = t.event_type and o.status = 'pending'
             and o.deleted_at is null and o.available_at <= v_now order by o.available_at limit v_most) d

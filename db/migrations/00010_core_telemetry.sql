@@ -162,9 +162,11 @@ declare
 begin
   return query
     with counted as materialized (
-      select t.event_type, t.generation, s.status, s.count, s.oldest from core.pending_types() t cross join lateral (
+      select t.event_type, t.generation, s.status, s.count, s.oldest
+      from core.pending_types() t cross join lateral (
         select case when exists (select from core.paused_types p where p.event_type = t.event_type
-          and p.generation = t.generation) then 'paused' else 'due' end as status, count(*) as count, min(d.available_at) as oldest from (
+          and p.generation = t.generation) then 'paused' else 'due' end as status,
+          count(*) as count, min(d.available_at) as oldest from (
           select o.available_at from core.outbox o
           where o.generation = t.generation and o.event_type = t.event_type and o.status = 'pending'
             and o.deleted_at is null and o.available_at <= v_now order by o.available_at limit v_most) d

@@ -40,7 +40,8 @@ func TestAlertsAndDashboardAskForWhatThereIs(t *testing.T) {
 		}
 		asked := regexp.MustCompile(`\b(?:spectral|messaging|pgxpool)_[a-z0-9_]+`).FindAllString(string(text), -1)
 		labels := []string{"messaging_destination_name", "messaging_consumer_group_name", "spectral_status",
-			"spectral_state", "spectral_outcome", "spectral_event_generation", "spectral_generation", "spectral_subject", "spectral_action"}
+			"spectral_state", "spectral_outcome", "spectral_generation", "spectral_event_generation",
+			"spectral_subject", "spectral_action"}
 		for _, name := range asked {
 			metric := strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count")
 			if !slices.Contains(labels, name) && !slices.Contains(have, metric) {

@@ -20,6 +20,9 @@ type Line struct {
 	Handling  Histogram `json:"handling,omitempty"`
 }
 
+// Middle returns the middle of the minute.
+func (l Line) Middle() time.Time { return l.Minute.Add(time.Minute / 2) }
+
 // Histogram counts durations: one number for each bound of [Bounds], how many were up to it and above the one before,
 // and another for the rest.
 type Histogram []int64

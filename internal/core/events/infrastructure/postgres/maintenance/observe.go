@@ -137,7 +137,7 @@ func (o *Observer) addMinute(ctx context.Context, queries *coredb.Queries, lines
 	}
 	ago := 0.0
 	if len(lines) > 0 {
-		ago = time.Since(lines[0].Minute.Add(time.Minute / 2)).Seconds()
+		ago = time.Since(lines[0].Middle()).Seconds()
 	}
 	return queries.AddStats(ctx, coredb.AddStatsParams{
 		Generation: int64(o.Generation), Lines: encoded, SecondsAgo: max(ago, 0),
