@@ -136,10 +136,11 @@ func rarely(warn func(error)) func(error) {
 
 // checkEndpoints refuses endpoints that an exporter would take, and then not reach.
 func checkEndpoints() error {
-	for _, name := range []string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+	for name, value := range map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT":         os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"),
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT":  os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": os.Getenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"),
 	} {
-		value := os.Getenv(name)
 		parsed, err := url.Parse(value)
 		if value != "" && (err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https") {
 			return settingsError("%s: it is not a URL: want http://collector:4318, or https", name)
