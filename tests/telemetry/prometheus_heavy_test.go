@@ -41,7 +41,8 @@ func TestPrometheusRaisesTheAlerts(t *testing.T) {
 	}) {
 		t.Fatalf("without an incident there are the alerts %v", raised())
 	}
-	// one event fails and expires soon; of a type that is paused one has been due for an hour, and one is quarantined
+	// one event fails and expires soon, one of a generation without workers has been due for an hour, and one is
+	// quarantined; that one of a paused type waits is none
 	p.refuse()
 	p.exec(publishSQL, "refused", nil)
 	p.settled()
@@ -49,7 +50,9 @@ func TestPrometheusRaisesTheAlerts(t *testing.T) {
 		"where status = 'failed'")
 	p.exec("select core.event_type_pause('worlds.world_model_card.published', $1)", pgtest.Generation)
 	p.exec(publishSQL, "late", nil)
-	p.exec("update core.outbox set available_at = now() - interval '1 hour' where status = 'pending'")
+	p.exec("update core.outbox set available_at = now() - interval '1 hour', generation = 9 where status = 'pending'")
+	p.exec(publishSQL, "paused", nil)
+	p.exec("update core.outbox set available_at = now() - interval '1 hour' where generation <> 9 and status = 'pending'")
 	p.exec("insert into core.quarantined_events (id, occurred_at, event_type, generation, reason) " +
 		"select gen_random_uuid(), occurred_at, event_type, generation, 'by hand' from core.outbox limit 1")
 	want := []string{
