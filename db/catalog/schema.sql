@@ -5,22 +5,34 @@ schemas as (
   select n.oid, n.nspname from pg_namespace n
   where n.nspname = any ($1) or n.nspowner = (select oid from pg_roles where rolname = 'spectral_owner')
 ),
+-- A partition of core.outbox has what the table has, and is left out with it: only what it has besides is an object. So
+-- is a month that was detached.
 relations as (
-  select c.*, format('%I.%I', s.nspname, c.relname) as name from pg_class c join schemas s on s.oid = c.relnamespace
+  select c.*, format('%I.%I', s.nspname, c.relname) as name, i.inhparent is not null as is_part,
+    c.oid = to_regclass('core.outbox') and c.relkind = 'p'
+      and pg_get_partkeydef(c.oid) = 'RANGE (occurred_at)' as by_month
+  from pg_class c join schemas s on s.oid = c.relnamespace
+  left join pg_inherits i on i.inhrelid = c.oid and i.inhparent = to_regclass('core.outbox') and c.relispartition
+  where not (s.nspname = 'core' and c.relkind = 'r' and not c.relispartition
+    and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$')
 ),
 lines (object, kind, name, subject, line) as (
   select nspname::text, 0, '', format('schema %I', nspname), 'schema' from schemas
   union all
   select name, 0, '', case relkind when 'v' then 'view ' else 'table ' end || name,
-    case relkind when 'r' then 'table' when 'p' then 'partitioned table' when 'm' then 'materialized view'
-      when 'S' then 'sequence'
-      when 'v' then 'view as ' || pg_get_viewdef(oid) else 'relation ' || relkind::text end
+    case when relkind = 'r' or by_month then 'table' when relkind = 'p' then 'partitioned table'
+      when relkind = 'm' then 'materialized view' when relkind = 'S' then 'sequence'
+      when relkind = 'v' then 'view as ' || pg_get_viewdef(oid) else 'relation ' || relkind::text end
     || case relpersistence when 'p' then '' else ' persistence ' || relpersistence::text end
-    || coalesce(' partition by ' || pg_get_partkeydef(oid), '') || coalesce(' ' || pg_get_expr(relpartbound, oid), '')
-    || coalesce(' with (' || (select string_agg(o, ', ' order by o) from unnest(reloptions) as o) || ')', '')
+    || case when by_month then '' else coalesce(' partition by ' || pg_get_partkeydef(oid), '')
+      || coalesce(' ' || pg_get_expr(relpartbound, oid), '') end
+    || coalesce((select string_agg(' with (' || o.options || ')', '') from (
+      select distinct (select string_agg(u, ', ' order by u) from unnest(p.reloptions) as u) as options from pg_class p
+      where p.oid = relations.oid and not by_month or by_month and p.oid in (select i.inhrelid from pg_inherits i
+        where i.inhparent = relations.oid)) as o), '')
     || case when relrowsecurity then ' row security' else '' end || case when relforcerowsecurity then ' forced'
       else '' end
-  from relations where relkind not in ('i', 'I', 't', 'c')
+  from relations where relkind not in ('i', 'I', 't', 'c') and not is_part
   union all
   select r.name, 1, to_char(a.attnum, '0000'), format('column %s.%I', r.name, a.attname),
     format_type(a.atttypid, a.atttypmod)
@@ -36,19 +48,23 @@ lines (object, kind, name, subject, line) as (
   join pg_attribute a on a.attrelid = r.oid and a.attnum > 0 and not a.attisdropped
   join pg_type ty on ty.oid = a.atttypid
   left join pg_attrdef d on d.adrelid = r.oid and d.adnum = a.attnum
-  where r.relkind in ('r', 'p')
+  where r.relkind in ('r', 'p') and not r.is_part
   union all
   select r.name, 2, c.conname, format('constraint %I on %s', c.conname, r.name), pg_get_constraintdef(c.oid)
   from relations r join pg_constraint c on c.conrelid = r.oid and c.contype not in ('n', 't')
+  where not (r.is_part and (c.conparentid <> 0 or c.coninhcount > 0))
   union all
-  select r.name, 3, x.relname, format('index %I on %s', x.relname, r.name), pg_get_indexdef(i.indexrelid)
+  select r.name, 3, x.relname, format('index %I on %s', x.relname, r.name), 
+    case when r.by_month then replace(pg_get_indexdef(i.indexrelid), ' ON ONLY ', ' ON ')
+      else pg_get_indexdef(i.indexrelid) end
   from relations r join pg_index i on i.indrelid = r.oid join pg_class x on x.oid = i.indexrelid
-  where r.relkind <> 't' and not exists (select from pg_constraint k where k.conindid = i.indexrelid
-    and k.contype in ('p', 'u', 'x'))
+  where r.relkind <> 't' and not (r.is_part and x.relispartition) and not exists (select from pg_constraint k
+    where k.conindid = i.indexrelid and k.contype in ('p', 'u', 'x'))
   union all
   select r.name, 4, g.tgname, format('trigger %I on %s', g.tgname, r.name),
     pg_get_triggerdef(g.oid) || case g.tgenabled when 'O' then '' else ' enabled ' || g.tgenabled::text end
   from relations r join pg_trigger g on g.tgrelid = r.oid and not g.tgisinternal
+    and not (r.is_part and g.tgparentid <> 0 and g.tgenabled = 'O')
   union all
   select r.name, 5, p.polname, format('policy %I on %s', p.polname, r.name),
     format('create policy %I on %s', p.polname, r.name) || case when p.polpermissive then ''

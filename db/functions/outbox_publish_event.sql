@@ -18,7 +18,7 @@ declare
   v_id uuid;
   v_generation bigint;
   v_channel text;
-  v_command bigint;
+  v_published constant integer := coalesce(nullif(current_setting('spectral.published', true), ''), '0')::integer + 1;
   v_unused text;
 begin
   insert into core.outbox
@@ -50,7 +50,7 @@ begin
     or core.outbox_check(null, v_invoker, t.event_type is not null and d.generation is not null and p.allowed,
       p_event_id, p_occurred_at, p_event_type, p_source, p_payload, p_event_version, p_target, p_workspace_id,
       p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class)
-  returning id, generation, channel, cmin::text into v_id, v_generation, v_channel, v_command;
+  returning id, generation, channel into v_id, v_generation, v_channel;
   if not found then
     raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
@@ -60,9 +60,10 @@ begin
   if current_setting('transaction_isolation') not like 'read %' then
     perform from core.deployments d where d.generation = v_generation for share;
   end if;
-  -- a transaction that has written with more than 100 statements notifies here, and the trigger then stays out of the
-  -- election: its long commit would keep the other publishers silent. cmin counts the statements that have written.
-  if v_command > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
+  -- a transaction that publishes more than 100 events notifies here, and the trigger then stays out of the election:
+  -- its long commit would keep the other publishers silent
+  v_unused := set_config('spectral.published', v_published::text, true);
+  if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
     v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
     v_unused := pg_notify(v_channel, v_id::text);
   end if;

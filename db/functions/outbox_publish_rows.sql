@@ -20,7 +20,7 @@ declare
   v_channels text[];
   v_channel text;
   v_published integer;
-  v_command bigint;
+  v_earlier constant integer := coalesce(nullif(current_setting('spectral.published', true), ''), '0')::integer;
   v_unused text;
   v_xid xid8;
   v_now timestamptz;
@@ -93,17 +93,17 @@ begin
       or core.outbox_check(e.place::integer, v_invoker, t.generation is not null, e.event_id, e.occurred_at,
         e.event_type, e.source, e.payload, e.event_version, e.target, e.workspace_id, e.idempotency_key,
         e.trace_context, e.available_at, e.generation, e.class, e.content_class)
-    returning channel, cmin)
-  select coalesce(sum(i.count), 0), array_agg(i.channel), coalesce(max(i.cmin::text::bigint), 0)
-  into v_published, v_channels, v_command
-  from (select channel, cmin, count(*) from inserted group by channel, cmin) as i; -- one cmin
+    returning channel)
+  select coalesce(sum(i.count), 0), array_agg(i.channel) into v_published, v_channels
+  from (select channel, count(*) from inserted group by channel) as i;
   if v_published <> v_count then
     raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
 
-  -- a transaction that writes much notifies here: see core.outbox_publish_event
+  -- a transaction that publishes much notifies here: see core.outbox_publish_event
+  v_unused := set_config('spectral.published', (v_earlier + v_published)::text, true);
   foreach v_channel in array coalesce(v_channels, '{}') loop
-    if v_published + v_command > 100
+    if v_earlier + v_published > 100
       and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
       v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
       v_unused := pg_notify(v_channel, v_ids[1]::text);

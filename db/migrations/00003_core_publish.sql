@@ -323,7 +323,7 @@ declare
   v_id uuid;
   v_generation bigint;
   v_channel text;
-  v_command bigint;
+  v_published constant integer := coalesce(nullif(current_setting('spectral.published', true), ''), '0')::integer + 1;
   v_unused text;
 begin
   insert into core.outbox
@@ -354,14 +354,15 @@ begin
     or core.outbox_check(null, v_invoker, t.event_type is not null and d.generation is not null and p.allowed,
       p_event_id, p_occurred_at, p_event_type, p_source, p_payload, p_event_version, p_target, p_workspace_id,
       p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class)
-  returning id, generation, channel, cmin::text into v_id, v_generation, v_channel, v_command;
+  returning id, generation, channel into v_id, v_generation, v_channel;
   if not found then
     raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
   if current_setting('transaction_isolation') not like 'read %' then
     perform from core.deployments d where d.generation = v_generation for share;
   end if;
-  if v_command > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
+  v_unused := set_config('spectral.published', v_published::text, true);
+  if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
     v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
     v_unused := pg_notify(v_channel, v_id::text);
   end if;
@@ -396,7 +397,7 @@ declare
   v_channels text[];
   v_channel text;
   v_published integer;
-  v_command bigint;
+  v_earlier constant integer := coalesce(nullif(current_setting('spectral.published', true), ''), '0')::integer;
   v_unused text;
   v_xid xid8;
   v_now timestamptz;
@@ -465,15 +466,15 @@ begin
       or core.outbox_check(e.place::integer, v_invoker, t.generation is not null, e.event_id, e.occurred_at,
         e.event_type, e.source, e.payload, e.event_version, e.target, e.workspace_id, e.idempotency_key,
         e.trace_context, e.available_at, e.generation, e.class, e.content_class)
-    returning channel, cmin)
-  select coalesce(sum(i.count), 0), array_agg(i.channel), coalesce(max(i.cmin::text::bigint), 0)
-  into v_published, v_channels, v_command
-  from (select channel, cmin, count(*) from inserted group by channel, cmin) as i; -- one cmin
+    returning channel)
+  select coalesce(sum(i.count), 0), array_agg(i.channel) into v_published, v_channels
+  from (select channel, count(*) from inserted group by channel) as i;
   if v_published <> v_count then
     raise exception 'a trigger on core.outbox discards events' using hint = '`workers doctor` names it';
   end if;
+  v_unused := set_config('spectral.published', (v_earlier + v_published)::text, true);
   foreach v_channel in array coalesce(v_channels, '{}') loop
-    if v_published + v_command > 100
+    if v_earlier + v_published > 100
       and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
       v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
       v_unused := pg_notify(v_channel, v_ids[1]::text);

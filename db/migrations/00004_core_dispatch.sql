@@ -301,10 +301,12 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
   v_settled integer;
+  v_first constant timestamptz := (select min(t) from unnest(p_occurred_ats) t);
+  v_last constant timestamptz := (select max(t) from unnest(p_occurred_ats) t);
 begin
   with written as
     (update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
-     where o.id = any (p_ids)
+     where o.id = any (p_ids) and o.occurred_at between v_first and v_last
        and case when o.status = 'pending' and o.deleted_at is null
          then (o.id, o.occurred_at) in (select * from unnest(p_ids, p_occurred_ats)) else false end
      returning o.status)

@@ -344,7 +344,154 @@ begin
   end loop;
 end
 $$;
+create function core.outbox_partition_table(p_name name) returns void language plpgsql volatile as $$
+begin
+  execute format('create table core.%I (like core.outbox including all) with (%s)', p_name,
+    (select array_to_string(c.reloptions, ', ') from pg_class c
+     where c.reloptions is not null and (c.oid = 'core.outbox'::regclass
+       or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = 'core.outbox'::regclass))
+     order by c.oid limit 1));
+  if exists (select from pg_constraint k where k.conrelid = format('core.%I', p_name)::regclass
+    and k.conname = 'outbox_before') then -- that of core.outbox_make_partitioned
+    execute format('alter table core.%I drop constraint outbox_before', p_name);
+  end if;
+end
+$$;
+create function core.outbox_partitions_ahead() returns text[] language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp set lock_timeout = '500ms' set timezone = 'UTC' as $$
+declare
+  v_made text[] := '{}';
+  v_month timestamptz;
+begin
+  if not exists (select from pg_partitioned_table t where t.partrelid = 'core.outbox'::regclass)
+    or not pg_try_advisory_xact_lock(6140285913370954871) then
+    return v_made;
+  end if;
+  select max(to_timestamp(right(c.relname, 7), 'YYYY_MM')
+    + case when c.relname like 'outbox\_until\_%' then interval '0' else interval '1 month' end) into v_month
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+  where i.inhparent = 'core.outbox'::regclass and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$';
+  while v_month <= date_trunc('month', clock_timestamp()) + interval '2 months' loop
+    if not exists (select from core.outbox_rest r
+      where r.occurred_at >= v_month and r.occurred_at < v_month + interval '1 month') then
+      v_made := v_made || ('outbox_' || to_char(v_month, 'YYYY_MM'));
+      perform core.outbox_partition_table(v_made[cardinality(v_made)]::name);
+      execute format('alter table core.outbox attach partition core.%I for values from (%L) to (%L)',
+        v_made[cardinality(v_made)], v_month, v_month + interval '1 month');
+    end if;
+    v_month := v_month + interval '1 month';
+  end loop;
+  return v_made;
+end
+$$;
+create function core.outbox_move_privileges(p_from name, p_to name, p_privileges aclitem[]) returns void
+language plpgsql volatile as $$
+declare
+  v record;
+begin
+  for v in select x.privilege_type as privilege,
+      case x.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(x.grantee)) end as grantee,
+      case when x.is_grantable then ' with grant option' else '' end as option
+    from aclexplode(p_privileges) x where x.grantee <> x.grantor loop
+    execute format('grant %s on core.%I to %s%s', v.privilege, p_to, v.grantee, v.option);
+    execute format('revoke %s on core.%I from %s cascade', v.privilege, p_from, v.grantee);
+  end loop;
+end
+$$;
+create function core.outbox_make_partitioned(p_until timestamptz) returns void language plpgsql volatile
+set search_path = pg_catalog, core, pg_temp set timezone = 'UTC' as $$
+declare
+  v_first constant name := 'outbox_until_' || to_char(p_until, 'YYYY_MM');
+  v_indexes text[];
+  v_trigger text;
+  v_comment text;
+  v_privileges aclitem[];
+  v_name name;
+  v_statement text;
+  v_month timestamptz;
+begin
+  lock table core.outbox in access exclusive mode;
+  select array_agg(pg_get_indexdef(i.indexrelid)) into v_indexes from pg_index i
+  where i.indrelid = 'core.outbox'::regclass and not i.indisprimary;
+  select pg_get_triggerdef(t.oid), obj_description(t.tgrelid, 'pg_class'), c.relacl
+  into strict v_trigger, v_comment, v_privileges
+  from pg_trigger t join pg_class c on c.oid = t.tgrelid
+  where t.tgrelid = 'core.outbox'::regclass and t.tgname = 'outbox_notify';
+  drop trigger outbox_notify on core.outbox;
+  for v_name in select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid
+    where i.indrelid = 'core.outbox'::regclass loop
+    execute format('alter index core.%I rename to %I', v_name, v_first || substr(v_name, length('outbox') + 1));
+  end loop;
+  execute format('alter table core.outbox rename to %I', v_first);
+  execute format('create table core.outbox (like core.%I including defaults including constraints including comments) '
+    'partition by range (occurred_at)', v_first);
+  execute format('comment on table core.outbox is %L', v_comment);
+  alter table core.outbox drop constraint outbox_before;
+  alter table core.outbox add constraint outbox_pk primary key (id, occurred_at);
+  foreach v_statement in array v_indexes loop
+    execute v_statement;
+  end loop;
+  alter table core.outbox attach partition core.outbox_rest default;
+  for v_month in select m from generate_series(p_until, p_until + interval '1 year', interval '1 month') m
+    where to_regclass('core.outbox_' || to_char(m, 'YYYY_MM')) is not null loop
+    execute format('alter table core.%I attach partition core.%I for values from (%L) to (%L)', 'outbox',
+      'outbox_' || to_char(v_month, 'YYYY_MM'), v_month, v_month + interval '1 month');
+  end loop;
+  execute format('alter table core.outbox attach partition core.%I for values from (minvalue) to (%L)', v_first,
+    p_until);
+  execute format('alter table core.%I drop constraint outbox_before', v_first);
+  execute v_trigger;
+  perform core.outbox_move_privileges(v_first, 'outbox', v_privileges);
+end
+$$;
+create function core.outbox_make_plain() returns void language plpgsql volatile
+set search_path = pg_catalog, core, pg_temp set timezone = 'UTC' as $$
+declare
+  v_kept regclass;
+  v_kept_name name;
+  v_trigger text;
+  v_comment text;
+  v_privileges aclitem[];
+  v record;
+  v_undelivered bigint;
+begin
+  lock table core.outbox in access exclusive mode;
+  select i.inhrelid::regclass, c.relname into strict v_kept, v_kept_name
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+  where i.inhparent = 'core.outbox'::regclass order by c.reltuples desc, c.relpages desc, c.relname desc limit 1;
+  select count(*) into v_undelivered from (select from core.outbox o
+    where o.tableoid <> v_kept and o.status in ('pending', 'in_flight', 'failed') limit 10001) o;
+  if v_undelivered > 10000 then
+    raise exception 'more than 10000 events that are not delivered are in other partitions than %', v_kept
+      using errcode = 'object_not_in_prerequisite_state',
+        hint = 'let workers handle what waits, and replay or discard what failed';
+  end if;
+  select pg_get_triggerdef(t.oid), obj_description(t.tgrelid, 'pg_class'), c.relacl
+  into strict v_trigger, v_comment, v_privileges
+  from pg_trigger t join pg_class c on c.oid = t.tgrelid
+  where t.tgrelid = 'core.outbox'::regclass and t.tgname = 'outbox_notify';
+  drop trigger outbox_notify on core.outbox;
+  execute format('alter table core.outbox detach partition %s', v_kept);
+  for v in select x.relname as whole, p.relname as part from pg_index i join pg_class x on x.oid = i.indexrelid
+      join pg_index k on k.indrelid = v_kept join pg_class p on p.oid = k.indexrelid
+    where i.indrelid = 'core.outbox'::regclass and replace(pg_get_indexdef(i.indexrelid), ' ONLY ', ' ')
+      = replace(replace(pg_get_indexdef(k.indexrelid), p.relname || ' ON', x.relname || ' ON'),
+        v_kept_name || ' USING', 'outbox USING') loop
+    execute format('alter index core.%I rename to %I', v.whole,
+      'outbox_partitioned' || substr(v.whole, length('outbox') + 1));
+    execute format('alter index core.%I rename to %I', v.part, v.whole);
+  end loop;
+  alter table core.outbox rename to outbox_partitioned;
+  execute format('alter table core.%I rename to outbox', v_kept_name);
+  execute format('comment on table core.outbox is %L', v_comment);
+  execute v_trigger;
+  perform core.outbox_move_privileges('outbox_partitioned', 'outbox', v_privileges);
+  with moved as (delete from core.outbox_partitioned p where p.status <> 'delivered' returning *)
+  insert into core.outbox select * from moved;
+end
+$$;
 -- +goose StatementEnd
+grant execute on function core.outbox_partitions_ahead to spectral_worker;
 grant execute on function core.retention_sweep, core.retention_status, core.retention_due
   to spectral_operator, spectral_retention, spectral_worker;
 grant execute on function core.retention_begin to spectral_retention, spectral_worker;
@@ -371,5 +518,6 @@ drop function core.retention_policies_check, core.retention_policies_keep, core.
   core.retention_delete_outbox, core.retention_tombstone_outbox, core.retention_delete_event_handled,
   core.retention_tombstone_event_handled, core.retention_delete_operator_actions,
   core.retention_tombstone_operator_actions, core.retention_sweep, core.retention_begin, core.retention_status,
-  core.retention_due;
+  core.retention_due, core.outbox_partitions_ahead, core.outbox_partition_table,
+  core.outbox_make_partitioned, core.outbox_make_plain, core.outbox_move_privileges;
 drop table core.retention_policies;

@@ -10,6 +10,7 @@
 //   - migrate.go: runs the migrations
 //   - schema.go: compares the schema and privileges of a database with this build
 //   - repair.go: repairs functions, triggers, policies and privileges
+//   - partition.go: makes core.outbox a table of monthly partitions, and takes that back
 //   - logging.go: the log, with its canonical fields; numbers with their nouns
 //   - log_writer.go: log entries that never wait for who reads them
 //   - telemetry.go: where spans and metrics go

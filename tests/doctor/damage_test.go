@@ -239,6 +239,11 @@ var rounds = []struct {
 			damage: "insert into core.delivery_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, " +
 				"200, now() from generate_series(1, 167) i", problem: "for a week 1 % of events took longer than 500ms",
 			fix: "slow handlers"},
+		{check: "partitions", state: doctor.Critical,
+			damage:  "alter table core.outbox add constraint outbox_before check (occurred_at < '2099-01-01') not valid",
+			problem: "a change of core.outbox to partitions did not end", fix: "workers outbox partition"},
+		{check: "partitions", state: doctor.Warning, damage: "create table core.outbox_partitioned ()",
+			problem: "events of its partitions are not moved yet", fix: "workers outbox partition --undo"},
 		{check: "clock", state: doctor.Warning, problem: "the database's clock is 1h0m", fix: "NTP"},
 		{check: "connections", state: doctor.Warning, damage: "alter database %database connection limit 30",
 			problem: "left, and a worker of this build takes up to", fix: "SPECTRAL_POOL_URL"},

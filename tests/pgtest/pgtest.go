@@ -102,6 +102,17 @@ func start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if os.Getenv(envPartitions) != "" {
+		fill := fixtures
+		fixtures = func(ctx context.Context, url string) error {
+			if fill != nil {
+				if err := fill(ctx, url); err != nil {
+					return err
+				}
+			}
+			return Partition(ctx, url)
+		}
+	}
 	if fixtures != nil {
 		if err := addFixtures(ctx); err != nil {
 			return fmt.Errorf("add the fixtures: %w", err)
@@ -132,6 +143,18 @@ func Migrate(ctx context.Context, url string) error {
 		return err
 	}
 	return administerAt(ctx, url, fmt.Sprintf("select core.generation_announce(%d)", Generation))
+}
+
+// envPartitions, if set, makes every test run on a core.outbox of monthly partitions.
+const envPartitions = "SPECTRAL_TEST_PARTITIONS"
+
+// Partition makes core.outbox of the database at url a table of monthly partitions.
+func Partition(ctx context.Context, url string) error {
+	migrator, err := app.NewMigrator(ctx, url, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	return errors.Join(migrator.Partition(ctx, func(string, ...any) {}), migrator.Close())
 }
 
 func administer(ctx context.Context, sql string) error {

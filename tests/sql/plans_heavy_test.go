@@ -8,7 +8,7 @@ import "testing"
 // has seen: with plans from when the tables were empty, with plans by the statistics of then, and by those of now.
 func TestCallsReadWhatTheyAreAboutOfAgedTables(t *testing.T) {
 	t.Parallel()
-	d := planned(t)
+	d := planned(t, false)
 	filling := d.session(t, "superuser 2")
 	exec(t, filling, "set session_replication_role = replica; set synchronous_commit = off")
 	// two types in two generations; every 10th has its own key, every 20th of the older ones is deleted

@@ -17,12 +17,15 @@ import (
 	"spectral/tests/pgtest"
 )
 
+// perEvent are the tables that each event has a row in.
+const perEvent = `select t::oid as oid from unnest('{core.outbox,core.event_handled}'::regclass[]) t
+	union all select inhrelid from pg_inherits where inhparent = 'core.outbox'::regclass`
+
 // entriesOf sums what a function that counts says of the tables that grow and of their indexes.
 func entriesOf(function string) string {
-	return fmt.Sprintf(`select sum(%s(c.oid))::int from pg_class c where c.oid in (select t
-		from unnest('{core.outbox,core.event_handled,core.operator_actions}'::regclass[]) t
-		union all select indexrelid from pg_index
-			where indrelid = any ('{core.outbox,core.event_handled,core.operator_actions}'::regclass[]))`, function)
+	return fmt.Sprintf(`with growing as (%s union all select 'core.operator_actions'::regclass)
+		select sum(%s(c.oid))::int from pg_class c where c.oid in (select oid from growing
+		union all select indexrelid from pg_index where indrelid in (select oid from growing))`, perEvent, function)
 }
 
 // plans tests what calls read in sessions that planned them at different times.
@@ -33,12 +36,19 @@ type plans struct {
 }
 
 // planned returns plans of a database with 10,000 events, of which 300 are not settled.
-func planned(t *testing.T) *plans {
+func planned(t *testing.T, partitions bool) *plans {
 	t.Helper()
 	d := setup(t)
+	if partitions {
+		must(t, pgtest.Partition(deadline(t), d.at))
+	}
 	exec(t, d.admin, `analyze core.outbox; analyze core.event_handled; analyze core.operator_actions; alter table
-		core.outbox disable trigger outbox_notify; alter table core.outbox set (autovacuum_enabled = off); alter table
-		core.event_handled set (autovacuum_enabled = off);
+		core.outbox disable trigger outbox_notify;
+		do $$ declare v regclass; begin
+			for v in select oid from (`+perEvent+`) t where (select relkind from pg_class c where c.oid = t.oid) = 'r' loop
+				execute format('alter table %s set (autovacuum_enabled = off)', v);
+			end loop;
+		end $$;
 		select core.generation_announce(3), core.generation_drain(1);
 		insert into core.workers (worker_id, session_id, generation, name, handlers)
 			select w, w, 1, 'w', '{}' from gen_random_uuid() w`)
@@ -137,8 +147,7 @@ func (p *plans) read(t *testing.T, session *pgx.Conn, call string) (entries, sca
 	t.Helper()
 	tx := begin(t, session)
 	defer finish(t, tx)
-	const scansOf = "select sum(pg_stat_get_xact_numscans(t))::int " +
-		"from unnest('{core.outbox,core.event_handled}'::regclass[]) t"
+	const scansOf = "select sum(pg_stat_get_xact_numscans(t.oid))::int from (" + perEvent + ") t"
 	counted := entriesOf("pg_stat_get_xact_tuples_returned")
 	entries, scans = value[int](t, tx, counted), value[int](t, tx, scansOf)
 	if call == claimKeys {
@@ -178,7 +187,17 @@ func (p *plans) wantFew(t *testing.T, plans string, session *pgx.Conn) {
 // Plans that a session made when the tables were empty must serve it when they no longer are.
 func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 	t.Parallel()
-	d := planned(t)
+	for name, partitions := range map[string]bool{"one table": false, "partitions": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			callsReadWhatTheyAreAbout(t, partitions)
+		})
+	}
+}
+
+func callsReadWhatTheyAreAbout(t *testing.T, partitions bool) {
+	t.Helper()
+	d := planned(t, partitions)
 	d.wantFew(t, "made when the tables were empty", d.empty)
 	client, err := pgxpool.New(deadline(t), pgtest.Login(t, d.at, operator.Role)+"&pool_max_conns=1")
 	must(t, err)

@@ -20,3 +20,6 @@ select p.subject, p.content_class, p.active_ttl_days, p.tombstoned_grace_days, p
     coalesce(d.estimated, false)::boolean as estimated
 from core.retention_policies p left join core.retention_due() d on d.subject = p.subject
 order by array_position(array['outbox_row', 'event_handled', 'operator_action'], p.subject);
+
+-- name: MakePartitions :one
+select core.outbox_partitions_ahead()::text[] as made;

@@ -548,11 +548,30 @@ where s.schemaname in ('core', 'platform', 'worlds') order by 1;
 -- name: Scale :one
 -- Returns the size of core.outbox and how long 99 % of events took to settle, in the hours of the last week with at
 -- least @least_events events; slow are the hours in which that was longer than @slow_ms.
-select greatest(c.reltuples, 0)::double precision as rows, pg_size_pretty(pg_total_relation_size(c.oid))::text as size,
+select coalesce(t.rows, 0)::double precision as rows, pg_size_pretty(t.bytes)::text as size,
+  exists (select from pg_catalog.pg_partitioned_table p
+    where p.partrelid = 'core.outbox'::regclass)::boolean as partitioned,
   coalesce((select h.p99_ms from core.delivery_latency_hours h order by h.hour desc limit 1), 0)::bigint as last_p99,
   coalesce(w.worst, 0)::bigint as worst_p99, w.hours::integer as hours, w.slow::integer as slow_hours
-from pg_catalog.pg_class c cross join (
+from (
+  select sum(greatest(c.reltuples, 0)) as rows, sum(pg_total_relation_size(c.oid)) as bytes
+  from pg_catalog.pg_class c where c.oid = 'core.outbox'::regclass
+    or c.oid in (select i.inhrelid from pg_catalog.pg_inherits i where i.inhparent = 'core.outbox'::regclass)) t
+cross join (
   select max(h.p99_ms) as worst, count(*) as hours, count(*) filter (where h.p99_ms > @slow_ms::bigint) as slow
   from core.delivery_latency_hours h
-  where h.events >= @least_events::bigint and h.hour > now() - interval '7 days') w
-where c.oid = 'core.outbox'::regclass;
+  where h.events >= @least_events::bigint and h.hour > now() - interval '7 days') w;
+
+-- name: Partitions :one
+-- Returns the state of a change of core.outbox to partitions or back. Begun is the constraint of one that did not end,
+-- undone that the way back did not; both are empty or false otherwise. Days is in how many days the last partition of
+-- a month ends, negative for none; rest is how many events about are in the partition of all other times.
+select coalesce((select pg_get_constraintdef(k.oid) from pg_catalog.pg_constraint k
+    where k.conrelid = 'core.outbox'::regclass and k.conname = 'outbox_before'), '')::text as begun,
+  (to_regclass('core.outbox_partitioned') is not null)::boolean as undone,
+  coalesce((select extract(epoch from max(to_timestamp(right(c.relname, 7), 'YYYY_MM') + case
+      when c.relname like 'outbox\_until\_%' then interval '0' else interval '1 month' end) - now()) / 86400
+    from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'core.outbox'::regclass and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$'),
+    -1)::double precision as days,
+  coalesce(pg_stat_get_live_tuples(to_regclass('core.outbox_rest')), 0)::bigint as rest;

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +88,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 	root := rootCommand(p)
 	root.SetArgs(args)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		err := cmd.ValidateRequiredFlags()
+		err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups())
 		running = err == nil
 		return err
 	}
@@ -134,7 +135,7 @@ func rootCommand(p Process) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}, demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p),
-		retentionCommand(p), doctorCommand(p), versionCommand(p))
+		retentionCommand(p), outboxCommand(p), doctorCommand(p), versionCommand(p))
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)

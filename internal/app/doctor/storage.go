@@ -10,7 +10,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/doctordb"
 )
 
-// Limits of the checks in this file; docs/scale has the decision about partitions and another relay.
+// Limits of the checks in this file; docs/scale.md says what they are for.
 const (
 	maxListed      = 20        // things of one kind are named, where there may be very many
 	oldSnapshotIDs = 1_000_000 // a snapshot of that age in transactions is old, however short a time it has been held
@@ -19,6 +19,7 @@ const (
 	relayP99       = 500 * time.Millisecond // exceeded for a week
 	hoursOfAWeek   = 7 * 24 / 2             // hours with figures that count as a week: hours without events have none
 	eventsAnHour   = 100                    // make a p99 meaningful
+	partitionDays  = 14                     // how far ahead partitions are at least, while workers make them
 )
 
 func terminate(pid int32, login string) string {
@@ -135,13 +136,13 @@ func scale(ctx context.Context, e *examination) (string, error) {
 		times = fmt.Sprintf("99 %% of events settled within %d ms in the latest hour, within %d ms in the worst of the week",
 			s.LastP99, s.WorstP99)
 	}
-	limit, step := partitionRows, "partition it by month on occurred_at"
+	limit, step, command := partitionRows, "partition it by month", ": `workers outbox partition --dry-run`"
 	if s.Rows > relayRows {
-		limit, step = relayRows, "use NATS JetStream or Redis Streams as the relay"
+		limit, step, command = relayRows, "use NATS JetStream or Redis Streams as the relay", " (docs/runbook.md)"
 	}
-	if s.Rows > partitionRows {
+	if s.Rows > partitionRows && !s.Partitioned || s.Rows > relayRows {
 		e.found(Warning, "core.outbox has about %.0f rows, more than the %d from which to %s", s.Rows, limit, step).
-			fix("run `workers retention status`, which shows whether retention sweeps; if it does, %s (docs/runbook.md)", step)
+			fix("run `workers retention status`, which shows whether retention sweeps; if it does, %s%s", step, command)
 	}
 	if s.Hours >= hoursOfAWeek && s.SlowHours == s.Hours {
 		e.found(Warning, "for a week 1 %% of events took longer than %s to settle, in each of %s with figures", relayP99,
@@ -149,4 +150,30 @@ func scale(ctx context.Context, e *examination) (string, error) {
 			"if it finds none, use NATS JetStream or Redis Streams as the relay (docs/runbook.md)")
 	}
 	return fmt.Sprintf("about %.0f rows in core.outbox (%s); %s", s.Rows, s.Size, times), err
+}
+
+// partitions finds changes of core.outbox that did not end, and months without a partition.
+func partitions(ctx context.Context, e *examination) (string, error) {
+	p, err := e.facts.Partitions(ctx)
+	detail := "core.outbox is one table"
+	if p.Days >= 0 {
+		detail = fmt.Sprintf("core.outbox has partitions for %.0f days", p.Days)
+	}
+	if p.Begun != "" {
+		e.found(Critical, "a change of core.outbox to partitions did not end: later events will be refused: %s", p.Begun).
+			fix("as the login that migrates, run `workers outbox partition`")
+	}
+	if p.Undone {
+		e.found(Warning, "core.outbox was made one table again, and events of its partitions are not moved yet").
+			fix("as the login that migrates, run `workers outbox partition --undo`")
+	}
+	if p.Days >= 0 && p.Days < partitionDays {
+		e.found(Warning, "the last partition of core.outbox ends in %.0f days: workers should make others", p.Days).
+			fix("as the login that migrates, run `workers outbox partition`; events go to core.outbox_rest until then")
+	}
+	if p.Rest > 0 {
+		e.found(Note, "about %d events are in core.outbox_rest, because their month had no partition: they are handled as "+
+			"any", p.Rest).fix("none is needed: retention takes them")
+	}
+	return detail, err
 }

@@ -46,6 +46,8 @@ type Ledger struct {
 
 	mu           sync.Mutex
 	transactions []transaction
+	errs         []error       // why transactions of a load ended that were not rolled back on purpose
+	longest      time.Duration // of them
 }
 
 // New returns an empty ledger of events of one kind.
@@ -66,6 +68,20 @@ func (l *Ledger) record(keys []string, o Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.transactions = append(l.transactions, transaction{keys, o})
+}
+
+// Errors returns why transactions of a load failed.
+func (l *Ledger) Errors() []error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.errs
+}
+
+// Longest returns how long the longest transaction of a load took.
+func (l *Ledger) Longest() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.longest
 }
 
 // Publish publishes one event for each key in one transaction, and fails the test unless it commits.
@@ -155,8 +171,15 @@ func (l *Ledger) publish(ctx context.Context, load Load, random *rand.Rand) {
 		for i := range keys {
 			keys[i] = fmt.Sprintf("k%06d", l.sequence.Add(1))
 		}
-		outcome, _ := l.transact(alive, conn, keys, random.IntN(abortOneIn) > 0)
+		started := time.Now()
+		outcome, err := l.transact(alive, conn, keys, random.IntN(abortOneIn) > 0)
 		l.record(keys, outcome)
+		l.mu.Lock()
+		l.longest = max(l.longest, time.Since(started))
+		if err != nil {
+			l.errs = append(l.errs, err)
+		}
+		l.mu.Unlock()
 	}
 }
 

@@ -12,6 +12,17 @@ import (
 	"github.com/google/uuid"
 )
 
+const makePartitions = `-- name: MakePartitions :one
+select core.outbox_partitions_ahead()::text[] as made
+`
+
+func (q *Queries) MakePartitions(ctx context.Context) ([]string, error) {
+	row := q.db.QueryRow(ctx, makePartitions)
+	var made []string
+	err := row.Scan(&made)
+	return made, err
+}
+
 const retentionBegin = `-- name: RetentionBegin :one
 select core.retention_begin($1::double precision)::double precision as seconds
 `

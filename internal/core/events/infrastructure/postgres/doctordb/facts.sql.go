@@ -619,6 +619,40 @@ func (q *Queries) Now(ctx context.Context) (time.Time, error) {
 	return now, err
 }
 
+const partitions = `-- name: Partitions :one
+select coalesce((select pg_get_constraintdef(k.oid) from pg_catalog.pg_constraint k
+    where k.conrelid = 'core.outbox'::regclass and k.conname = 'outbox_before'), '')::text as begun,
+  (to_regclass('core.outbox_partitioned') is not null)::boolean as undone,
+  coalesce((select extract(epoch from max(to_timestamp(right(c.relname, 7), 'YYYY_MM') + case
+      when c.relname like 'outbox\_until\_%' then interval '0' else interval '1 month' end) - now()) / 86400
+    from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'core.outbox'::regclass and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$'),
+    -1)::double precision as days,
+  coalesce(pg_stat_get_live_tuples(to_regclass('core.outbox_rest')), 0)::bigint as rest
+`
+
+type PartitionsRow struct {
+	Begun  string
+	Undone bool
+	Days   float64
+	Rest   int64
+}
+
+// Returns the state of a change of core.outbox to partitions or back. Begun is the constraint of one that did not end,
+// undone that the way back did not; both are empty or false otherwise. Days is in how many days the last partition of
+// a month ends, negative for none; rest is how many events about are in the partition of all other times.
+func (q *Queries) Partitions(ctx context.Context) (PartitionsRow, error) {
+	row := q.db.QueryRow(ctx, partitions)
+	var i PartitionsRow
+	err := row.Scan(
+		&i.Begun,
+		&i.Undone,
+		&i.Days,
+		&i.Rest,
+	)
+	return i, err
+}
+
 const pauses = `-- name: Pauses :many
 select p.event_type, p.generation, (p.paused_by || coalesce(': ' || p.reason, ''))::text as paused_by,
   extract(epoch from statement_timestamp() - p.paused_at)::double precision as seconds
@@ -947,14 +981,19 @@ func (q *Queries) ReusedKeys(ctx context.Context, upTo int32) ([]ReusedKeysRow, 
 }
 
 const scale = `-- name: Scale :one
-select greatest(c.reltuples, 0)::double precision as rows, pg_size_pretty(pg_total_relation_size(c.oid))::text as size,
+select coalesce(t.rows, 0)::double precision as rows, pg_size_pretty(t.bytes)::text as size,
+  exists (select from pg_catalog.pg_partitioned_table p
+    where p.partrelid = 'core.outbox'::regclass)::boolean as partitioned,
   coalesce((select h.p99_ms from core.delivery_latency_hours h order by h.hour desc limit 1), 0)::bigint as last_p99,
   coalesce(w.worst, 0)::bigint as worst_p99, w.hours::integer as hours, w.slow::integer as slow_hours
-from pg_catalog.pg_class c cross join (
+from (
+  select sum(greatest(c.reltuples, 0)) as rows, sum(pg_total_relation_size(c.oid)) as bytes
+  from pg_catalog.pg_class c where c.oid = 'core.outbox'::regclass
+    or c.oid in (select i.inhrelid from pg_catalog.pg_inherits i where i.inhparent = 'core.outbox'::regclass)) t
+cross join (
   select max(h.p99_ms) as worst, count(*) as hours, count(*) filter (where h.p99_ms > $1::bigint) as slow
   from core.delivery_latency_hours h
   where h.events >= $2::bigint and h.hour > now() - interval '7 days') w
-where c.oid = 'core.outbox'::regclass
 `
 
 type ScaleParams struct {
@@ -963,12 +1002,13 @@ type ScaleParams struct {
 }
 
 type ScaleRow struct {
-	Rows      float64
-	Size      string
-	LastP99   int64
-	WorstP99  int64
-	Hours     int32
-	SlowHours int32
+	Rows        float64
+	Size        string
+	Partitioned bool
+	LastP99     int64
+	WorstP99    int64
+	Hours       int32
+	SlowHours   int32
 }
 
 // Returns the size of core.outbox and how long 99 % of events took to settle, in the hours of the last week with at
@@ -979,6 +1019,7 @@ func (q *Queries) Scale(ctx context.Context, arg ScaleParams) (ScaleRow, error) 
 	err := row.Scan(
 		&i.Rows,
 		&i.Size,
+		&i.Partitioned,
 		&i.LastP99,
 		&i.WorstP99,
 		&i.Hours,

@@ -81,6 +81,7 @@ const (
 	ReapPause         = time.Second                // between two passes of the reaper
 	ReapRest          = ProbeInterval              // after one that reaped nothing
 	ObserveInterval   = 30 * time.Second           // how often metrics are read; statistics are written every second time
+	PartitionInterval = time.Hour                  // how often partitions that will be needed are made
 	LastStats         = time.Second                // bounds writing them at the end of a worker
 	WatermarkInterval = 50 * time.Millisecond      // how often a busy consumer raises its claim watermark
 	WatermarkRest     = 5 * time.Second            // the same, if it has claimed few rows since

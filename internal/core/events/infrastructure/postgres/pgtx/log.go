@@ -28,6 +28,7 @@ const (
 	LogDeadline    = "deadline"
 	LogSuccessor   = "successor"
 	LogSee         = "see"
+	LogPartitions  = "partitions"
 
 	LogDue            = "due"
 	LogScheduled      = "scheduled"

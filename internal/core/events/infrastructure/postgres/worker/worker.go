@@ -98,6 +98,7 @@ func New(config Config) (*Worker, error) {
 		consumers: make(map[string]*dispatch.Consumer),
 		maintenance: append([]*maintenance.Service{
 			maintenance.NewService(reaper.Run), observer.Service(health),
+			maintenance.Partitions(config.Pool, config.Log, health),
 		}, config.Maintenance...),
 	}, nil
 }

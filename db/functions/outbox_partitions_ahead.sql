@@ -1,0 +1,31 @@
+-- core.outbox_partitions_ahead() makes the partitions of core.outbox that are missing up to the month after the next,
+-- and returns their names. It does nothing if core.outbox is no partitioned table. It waits half a second for a lock.
+-- Events of a month without a partition are in core.outbox_rest; a month that has some there gets none
+-- (docs/decisions/0020).
+create function core.outbox_partitions_ahead() returns text[] language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp set lock_timeout = '500ms' set timezone = 'UTC' as $$
+declare
+  v_made text[] := '{}';
+  v_month timestamptz;
+begin
+  if not exists (select from pg_partitioned_table t where t.partrelid = 'core.outbox'::regclass)
+    or not pg_try_advisory_xact_lock(6140285913370954871) then
+    return v_made;
+  end if;
+  select max(to_timestamp(right(c.relname, 7), 'YYYY_MM')
+    + case when c.relname like 'outbox\_until\_%' then interval '0' else interval '1 month' end) into v_month
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+  where i.inhparent = 'core.outbox'::regclass and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$';
+  while v_month <= date_trunc('month', clock_timestamp()) + interval '2 months' loop
+    if not exists (select from core.outbox_rest r
+      where r.occurred_at >= v_month and r.occurred_at < v_month + interval '1 month') then
+      v_made := v_made || ('outbox_' || to_char(v_month, 'YYYY_MM'));
+      perform core.outbox_partition_table(v_made[cardinality(v_made)]::name);
+      execute format('alter table core.outbox attach partition core.%I for values from (%L) to (%L)',
+        v_made[cardinality(v_made)], v_month, v_month + interval '1 month');
+    end if;
+    v_month := v_month + interval '1 month';
+  end loop;
+  return v_made;
+end
+$$;
