@@ -163,7 +163,7 @@ func TestWorkloadsAreChosenByNameBeforeParts(t *testing.T) {
 	t.Parallel()
 	for part, want := range map[string]string{
 		"drain": "drain", "hot rows,call": "call,effects in batches on hot rows", "of ha": "curve of handlers",
-		"drain,drain with": "drain,drain with snapshot,drain with log",
+		"drain,drain with": "drain,drain with snapshot,drain with log,drain with partitions",
 	} {
 		chosen, err := options{rounds: 1, workload: part}.choose(nil)
 		var names []string

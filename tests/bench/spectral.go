@@ -51,6 +51,7 @@ type spectral struct {
 	handlers int                  // of each event; zero means one
 	types    int                  // of events, each with its own consumer; zero means one
 	leased   bool
+	months   bool // core.outbox has monthly partitions
 }
 
 func (s spectral) Info() info {
@@ -86,6 +87,11 @@ func (s spectral) Prepare(ctx context.Context, d *database) error {
 	}
 	if err := publish.Register(ctx, d.pool, generation, all); err != nil {
 		return err
+	}
+	if s.months {
+		if err := migrator.Partition(ctx, func(string, ...any) {}); err != nil {
+			return err
+		}
 	}
 	return d.exec(ctx, `grant spectral_worker to bench_worker; grant spectral_worlds to bench_producer`)
 }
