@@ -3,7 +3,7 @@
 -- core.outbox_partitioned, for the caller to move, and then to drop it. Refuses (55000) if more than 10,000 events
 -- would have to move at once. For the owner.
 create function core.outbox_make_plain() returns void language plpgsql volatile
-set search_path = pg_catalog, core, pg_temp set timezone = 'UTC' as $$
+set search_path = pg_catalog, core, pg_temp set timezone = 'UTC' set enable_seqscan = off set jit = off as $$
 declare
   v_kept regclass;
   v_kept_name name;
@@ -11,19 +11,14 @@ declare
   v_comment text;
   v_privileges aclitem[];
   v record;
-  v_undelivered bigint;
+  v_status text;
+  v_rows bigint;
+  v_moved bigint := 0;
 begin
   lock table core.outbox in access exclusive mode;
   select i.inhrelid::regclass, c.relname into strict v_kept, v_kept_name
   from pg_inherits i join pg_class c on c.oid = i.inhrelid
   where i.inhparent = 'core.outbox'::regclass order by c.reltuples desc, c.relpages desc, c.relname desc limit 1;
-  select count(*) into v_undelivered from (select from core.outbox o
-    where o.tableoid <> v_kept and o.status in ('pending', 'in_flight', 'failed') limit 10001) o;
-  if v_undelivered > 10000 then
-    raise exception 'more than 10000 events that are not delivered are in other partitions than %', v_kept
-      using errcode = 'object_not_in_prerequisite_state',
-        hint = 'let workers handle what waits, and replay or discard what failed';
-  end if;
   select pg_get_triggerdef(t.oid), obj_description(t.tgrelid, 'pg_class'), c.relacl
   into strict v_trigger, v_comment, v_privileges
   from pg_trigger t join pg_class c on c.oid = t.tgrelid
@@ -44,7 +39,16 @@ begin
   execute format('comment on table core.outbox is %L', v_comment);
   execute v_trigger;
   perform core.outbox_move_privileges('outbox_partitioned', 'outbox', v_privileges);
-  with moved as (delete from core.outbox_partitioned p where p.status <> 'delivered' returning *)
-  insert into core.outbox select * from moved;
+  foreach v_status in array array['pending', 'in_flight', 'failed'] loop -- each by its index
+    execute format('with moved as (delete from core.outbox_partitioned p where p.status = %L and p.deleted_at is null '
+      'returning *) insert into core.outbox select * from moved', v_status);
+    get diagnostics v_rows = row_count;
+    v_moved := v_moved + v_rows;
+  end loop;
+  if v_moved > 10000 then
+    raise exception 'more than 10000 events that are not delivered are in other partitions than %', v_kept_name
+      using errcode = 'object_not_in_prerequisite_state',
+        hint = 'let workers handle what waits, and replay or discard what failed';
+  end if;
 end
 $$;
