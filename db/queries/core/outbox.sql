@@ -16,10 +16,12 @@ select core.outbox_publish_rows(cast(array_replace(@event_ids::text[], '', null)
   array_fill(@generation::bigint, array[cardinality(@event_types::text[])]), null, null)::uuid[] as ids;
 
 -- name: Poll :many
--- Year 1 stands for no time, and the empty text for no type.
+-- Year 1 stands for no time, and the empty text for no type. It can do what ProbeWorkers does too.
 select l.passed::boolean as passed, coalesce(l.event_type, '')::text as event_type,
   coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
-  coalesce(l.next_in, -1)::double precision as next_in, coalesce(l.crashed, false)::boolean as crashed
+  coalesce(l.next_in, -1)::double precision as next_in, coalesce(l.crashed, false)::boolean as crashed,
+  coalesce((select least(core.workers_probe(@worker::uuid, @grace_seconds::double precision), core.lease_expires_in())
+    where @probe::boolean), -1)::double precision as due_in
 from core.outbox_barrier_poll(@channels::text[], @generation::bigint, @event_types::text[], @watermarks::timestamptz[],
   cast(@held::text[] as uuid[]), @held_at::timestamptz[]) as l;
 

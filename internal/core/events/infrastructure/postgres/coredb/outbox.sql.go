@@ -201,18 +201,23 @@ func (q *Queries) Isolate(ctx context.Context, arg IsolateParams) ([]IsolateRow,
 const poll = `-- name: Poll :many
 select l.passed::boolean as passed, coalesce(l.event_type, '')::text as event_type,
   coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
-  coalesce(l.next_in, -1)::double precision as next_in, coalesce(l.crashed, false)::boolean as crashed
-from core.outbox_barrier_poll($1::text[], $2::bigint, $3::text[], $4::timestamptz[],
-  cast($5::text[] as uuid[]), $6::timestamptz[]) as l
+  coalesce(l.next_in, -1)::double precision as next_in, coalesce(l.crashed, false)::boolean as crashed,
+  coalesce((select least(core.workers_probe($1::uuid, $2::double precision), core.lease_expires_in())
+    where $3::boolean), -1)::double precision as due_in
+from core.outbox_barrier_poll($4::text[], $5::bigint, $6::text[], $7::timestamptz[],
+  cast($8::text[] as uuid[]), $9::timestamptz[]) as l
 `
 
 type PollParams struct {
-	Channels   []string
-	Generation int64
-	EventTypes []string
-	Watermarks []time.Time
-	Held       []string
-	HeldAt     []time.Time
+	Worker       uuid.UUID
+	GraceSeconds float64
+	Probe        bool
+	Channels     []string
+	Generation   int64
+	EventTypes   []string
+	Watermarks   []time.Time
+	Held         []string
+	HeldAt       []time.Time
 }
 
 type PollRow struct {
@@ -221,11 +226,15 @@ type PollRow struct {
 	OldestDue time.Time
 	NextIn    float64
 	Crashed   bool
+	DueIn     float64
 }
 
-// Year 1 stands for no time, and the empty text for no type.
+// Year 1 stands for no time, and the empty text for no type. It can do what ProbeWorkers does too.
 func (q *Queries) Poll(ctx context.Context, arg PollParams) ([]PollRow, error) {
 	rows, err := q.db.Query(ctx, poll,
+		arg.Worker,
+		arg.GraceSeconds,
+		arg.Probe,
 		arg.Channels,
 		arg.Generation,
 		arg.EventTypes,
@@ -246,6 +255,7 @@ func (q *Queries) Poll(ctx context.Context, arg PollParams) ([]PollRow, error) {
 			&i.OldestDue,
 			&i.NextIn,
 			&i.Crashed,
+			&i.DueIn,
 		); err != nil {
 			return nil, err
 		}

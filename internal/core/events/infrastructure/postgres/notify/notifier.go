@@ -82,6 +82,7 @@ type Notifier struct {
 	polledAt   time.Time
 	fullPollAt time.Time // not before
 	probeAt    time.Time // when to look for dead workers next, not before
+	probeAlone bool      // that failed together with a poll, which must not fail for it
 	poolPollAt time.Time // when to poll through the pool after a failure, not before; zero: the last poll did not fail
 	poolWait   pgtx.Backoff
 	connected  bool      // it has listened
@@ -229,7 +230,7 @@ func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time
 			if err := n.config.Journal.CheckHandlers(ctx, queries); err != nil {
 				return err
 			}
-			found, err := n.poll(ctx, queries, nil)
+			found, err := n.poll(ctx, queries, nil, false)
 			if err == nil {
 				next = found.next
 			}
@@ -310,7 +311,7 @@ type found struct {
 func (n *Notifier) pollOn(ctx context.Context, l *listenConn, channels []string) (result found, err error) {
 	pgtx.Pause(ctx, pgtx.MinPollGap-time.Since(n.polledAt), nil)
 	err = l.ask(ctx, "poll for due events", func(ctx context.Context) error {
-		result, err = n.poll(ctx, l.queries, channels)
+		result, err = n.poll(ctx, l.queries, channels, !n.probeAlone && !time.Now().Before(n.probeAt.Add(-pgtx.PingSlack)))
 		return err
 	})
 	if err == nil {
@@ -320,8 +321,9 @@ func (n *Notifier) pollOn(ctx context.Context, l *listenConn, channels []string)
 }
 
 // poll tries the barrier on channels, finds the event types that have due events, and wakes their consumers. Once in a
-// poll interval, and less often if that is slow, it looks below the consumers' watermarks as well.
-func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels []string) (found, error) {
+// poll interval, and less often if that is slow, it looks below the consumers' watermarks as well. With probe it does
+// what probeWorkers does, too: an idle worker then sends one statement instead of two.
+func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels []string, probe bool) (found, error) {
 	started := time.Now()
 	n.polledAt = started
 	n.config.Health.BeginPoll()
@@ -343,12 +345,17 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries, channels [
 	rows, err := queries.Poll(ctx, coredb.PollParams{
 		Channels: channels, Generation: int64(n.config.Journal.Generation),
 		EventTypes: n.eventTypes, Watermarks: watermarks, Held: held, HeldAt: heldAt,
+		Probe: probe, Worker: n.config.Journal.Worker, GraceSeconds: n.config.Journal.DeadGrace().Seconds(),
 	})
 	if full {
 		n.fullPollAt = started.Add(max(n.config.PollInterval, fullPollShare*time.Since(started)))
 	}
 	if err != nil {
+		n.probeAlone = n.probeAlone || probe
 		return found{}, err
+	}
+	if probe {
+		n.probeAt = started.Add(n.config.Reap(rows[0].DueIn, n.config.Journal.DeadGrace()))
 	}
 	result := found{next: n.config.PollInterval}
 	stalled := make(map[string]time.Time)
@@ -404,7 +411,11 @@ func (n *Notifier) awaitDue(ctx context.Context, l *listenConn, d time.Duration)
 			return false, err
 		}
 		left := time.Until(end)
-		if notified, err := l.idle(ctx, min(left, next)); notified || err != nil || left <= next {
+		last := left <= next+pgtx.PingSlack // the poll probes too
+		if !last {
+			left = next
+		}
+		if notified, err := l.idle(ctx, left); notified || err != nil || last {
 			return notified, err
 		}
 	}
@@ -439,7 +450,7 @@ func (n *Notifier) probeWorkers(ctx context.Context, l *listenConn) (time.Durati
 	} else if err != nil {
 		return 0, err
 	} else {
-		next = n.config.Reap(due, grace)
+		next, n.probeAlone = n.config.Reap(due, grace), false
 	}
 	n.probeAt = now.Add(next)
 	return next, nil
