@@ -5,16 +5,13 @@ schemas as (
   select n.oid, n.nspname from pg_namespace n
   where n.nspname = any ($1) or n.nspowner = (select oid from pg_roles where rolname = 'spectral_owner')
 ),
--- A partition of core.outbox has what the table has, and is left out with it: only what it has besides is an object. So
--- is a month that was detached.
+-- What a partition of core.outbox inherits from it is left out, and what it has besides is listed.
 relations as (
   select c.*, format('%I.%I', s.nspname, c.relname) as name, i.inhparent is not null as is_part,
     c.oid = to_regclass('core.outbox') and c.relkind = 'p'
       and pg_get_partkeydef(c.oid) = 'RANGE (occurred_at)' as by_month
   from pg_class c join schemas s on s.oid = c.relnamespace
   left join pg_inherits i on i.inhrelid = c.oid and i.inhparent = to_regclass('core.outbox') and c.relispartition
-  where not (s.nspname = 'core' and c.relkind = 'r' and not c.relispartition
-    and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$')
 ),
 lines (object, kind, name, subject, line) as (
   select nspname::text, 0, '', format('schema %I', nspname), 'schema' from schemas
@@ -54,7 +51,7 @@ lines (object, kind, name, subject, line) as (
   from relations r join pg_constraint c on c.conrelid = r.oid and c.contype not in ('n', 't')
   where not (r.is_part and (c.conparentid <> 0 or c.coninhcount > 0))
   union all
-  select r.name, 3, x.relname, format('index %I on %s', x.relname, r.name), 
+  select r.name, 3, x.relname, format('index %I on %s', x.relname, r.name),
     case when r.by_month then replace(pg_get_indexdef(i.indexrelid), ' ON ONLY ', ' ON ')
       else pg_get_indexdef(i.indexrelid) end
   from relations r join pg_index i on i.indrelid = r.oid join pg_class x on x.oid = i.indexrelid

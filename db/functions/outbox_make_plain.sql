@@ -1,27 +1,24 @@
--- core.outbox_make_plain() takes core.outbox_make_partitioned back: the partition with the most rows becomes
--- core.outbox, and what is not delivered in the others moves to it at once. Their delivered events are in
+-- core.outbox_make_plain() takes core.outbox_make_partitioned back: the largest partition becomes core.outbox, and
+-- what waits or has failed in the others moves to it at once. The rest of theirs, delivered and discarded, is in
 -- core.outbox_partitioned, for the caller to move, and then to drop it. Refuses (55000) if more than 10,000 events
 -- would have to move at once. For the owner.
 create function core.outbox_make_plain() returns void language plpgsql volatile
 set search_path = pg_catalog, core, pg_temp set timezone = 'UTC' set enable_seqscan = off set jit = off as $$
 declare
-  v_kept regclass;
-  v_kept_name name;
+  v_kept constant regclass := (select i.inhrelid from pg_inherits i where i.inhparent = 'core.outbox'::regclass
+    order by pg_relation_size(i.inhrelid) desc, i.inhrelid limit 1);
+  v_kept_name constant name := (select c.relname from pg_class c where c.oid = v_kept);
   v_trigger text;
-  v_comment text;
-  v_privileges aclitem[];
   v record;
-  v_status text;
-  v_rows bigint;
-  v_moved bigint := 0;
 begin
+  if (select count(*) from (select from core.outbox o where o.tableoid <> v_kept and o.deleted_at is null
+      and (o.status = 'pending' or o.status = 'in_flight' or o.status = 'failed') limit 10001) o) > 10000 then
+    raise exception 'more than 10000 events that wait or have failed are in other partitions than %', v_kept_name
+      using errcode = 'object_not_in_prerequisite_state',
+        hint = 'let workers handle what waits, and replay or discard what failed';
+  end if;
   lock table core.outbox in access exclusive mode;
-  select i.inhrelid::regclass, c.relname into strict v_kept, v_kept_name
-  from pg_inherits i join pg_class c on c.oid = i.inhrelid
-  where i.inhparent = 'core.outbox'::regclass order by c.reltuples desc, c.relpages desc, c.relname desc limit 1;
-  select pg_get_triggerdef(t.oid), obj_description(t.tgrelid, 'pg_class'), c.relacl
-  into strict v_trigger, v_comment, v_privileges
-  from pg_trigger t join pg_class c on c.oid = t.tgrelid
+  select pg_get_triggerdef(t.oid) into strict v_trigger from pg_trigger t
   where t.tgrelid = 'core.outbox'::regclass and t.tgname = 'outbox_notify';
   drop trigger outbox_notify on core.outbox;
   execute format('alter table core.outbox detach partition %s', v_kept);
@@ -36,19 +33,11 @@ begin
   end loop;
   alter table core.outbox rename to outbox_partitioned;
   execute format('alter table core.%I rename to outbox', v_kept_name);
-  execute format('comment on table core.outbox is %L', v_comment);
   execute v_trigger;
-  perform core.outbox_move_privileges('outbox_partitioned', 'outbox', v_privileges);
-  foreach v_status in array array['pending', 'in_flight', 'failed'] loop -- each by its index
+  perform core.outbox_hand_over('outbox_partitioned', 'outbox');
+  for v in select unnest(array['pending', 'in_flight', 'failed']) as status loop -- each by its index
     execute format('with moved as (delete from core.outbox_partitioned p where p.status = %L and p.deleted_at is null '
-      'returning *) insert into core.outbox select * from moved', v_status);
-    get diagnostics v_rows = row_count;
-    v_moved := v_moved + v_rows;
+      'returning *) insert into core.outbox select * from moved', v.status);
   end loop;
-  if v_moved > 10000 then
-    raise exception 'more than 10000 events that are not delivered are in other partitions than %', v_kept_name
-      using errcode = 'object_not_in_prerequisite_state',
-        hint = 'let workers handle what waits, and replay or discard what failed';
-  end if;
 end
 $$;

@@ -12,10 +12,7 @@ begin
     or not pg_try_advisory_xact_lock(6140285913370954871) then
     return v_made;
   end if;
-  select max(to_timestamp(right(c.relname, 7), 'YYYY_MM')
-    + case when c.relname like 'outbox\_until\_%' then interval '0' else interval '1 month' end) into v_month
-  from pg_inherits i join pg_class c on c.oid = i.inhrelid
-  where i.inhparent = 'core.outbox'::regclass and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$';
+  select max(m.ends_at) into v_month from core.outbox_months() m;
   while v_month <= date_trunc('month', clock_timestamp()) + interval '2 months' loop
     if not exists (select from core.outbox_rest r
       where r.occurred_at >= v_month and r.occurred_at < v_month + interval '1 month') then

@@ -344,17 +344,18 @@ begin
   end loop;
 end
 $$;
+create function core.outbox_months() returns table (name name, ends_at timestamptz) language sql stable
+set search_path = pg_catalog, core, pg_temp set timezone = 'UTC' as $$
+  select c.relname, to_timestamp(right(c.relname, 7), 'YYYY_MM')
+    + case when starts_with(c.relname, 'outbox_until_') then interval '0' else interval '1 month' end
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+  where i.inhparent = 'core.outbox'::regclass and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$'
+$$;
 create function core.outbox_partition_table(p_name name) returns void language plpgsql volatile as $$
 begin
   execute format('create table core.%I (like core.outbox including all) with (%s)', p_name,
-    (select array_to_string(c.reloptions, ', ') from pg_class c
-     where c.reloptions is not null and (c.oid = 'core.outbox'::regclass
-       or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = 'core.outbox'::regclass))
-     order by c.oid limit 1));
-  if exists (select from pg_constraint k where k.conrelid = format('core.%I', p_name)::regclass
-    and k.conname = 'outbox_before') then -- that of core.outbox_make_partitioned
-    execute format('alter table core.%I drop constraint outbox_before', p_name);
-  end if;
+    (select array_to_string(c.reloptions, ', ') from pg_inherits i join pg_class c on c.oid = i.inhrelid
+     where i.inhparent = 'core.outbox'::regclass order by c.oid limit 1)); -- the storage parameters of the first
 end
 $$;
 create function core.outbox_partitions_ahead() returns text[] language plpgsql volatile security definer
@@ -367,10 +368,7 @@ begin
     or not pg_try_advisory_xact_lock(6140285913370954871) then
     return v_made;
   end if;
-  select max(to_timestamp(right(c.relname, 7), 'YYYY_MM')
-    + case when c.relname like 'outbox\_until\_%' then interval '0' else interval '1 month' end) into v_month
-  from pg_inherits i join pg_class c on c.oid = i.inhrelid
-  where i.inhparent = 'core.outbox'::regclass and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$';
+  select max(m.ends_at) into v_month from core.outbox_months() m;
   while v_month <= date_trunc('month', clock_timestamp()) + interval '2 months' loop
     if not exists (select from core.outbox_rest r
       where r.occurred_at >= v_month and r.occurred_at < v_month + interval '1 month') then
@@ -384,15 +382,17 @@ begin
   return v_made;
 end
 $$;
-create function core.outbox_move_privileges(p_from name, p_to name, p_privileges aclitem[]) returns void
-language plpgsql volatile as $$
+create function core.outbox_hand_over(p_from name, p_to name) returns void language plpgsql volatile as $$
 declare
   v record;
 begin
+  execute format('comment on table core.%I is %L', p_to,
+    obj_description(format('core.%I', p_from)::regclass, 'pg_class'));
   for v in select x.privilege_type as privilege,
       case x.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(x.grantee)) end as grantee,
       case when x.is_grantable then ' with grant option' else '' end as option
-    from aclexplode(p_privileges) x where x.grantee <> x.grantor loop
+    from pg_class c cross join aclexplode(c.relacl) x
+    where c.oid = format('core.%I', p_from)::regclass and x.grantee <> c.relowner loop
     execute format('grant %s on core.%I to %s%s', v.privilege, p_to, v.grantee, v.option);
     execute format('revoke %s on core.%I from %s cascade', v.privilege, p_from, v.grantee);
   end loop;
@@ -404,18 +404,13 @@ declare
   v_first constant name := 'outbox_until_' || to_char(p_until, 'YYYY_MM');
   v_indexes text[];
   v_trigger text;
-  v_comment text;
-  v_privileges aclitem[];
   v_name name;
   v_statement text;
-  v_month timestamptz;
 begin
   lock table core.outbox in access exclusive mode;
   select array_agg(pg_get_indexdef(i.indexrelid)) into v_indexes from pg_index i
   where i.indrelid = 'core.outbox'::regclass and not i.indisprimary;
-  select pg_get_triggerdef(t.oid), obj_description(t.tgrelid, 'pg_class'), c.relacl
-  into strict v_trigger, v_comment, v_privileges
-  from pg_trigger t join pg_class c on c.oid = t.tgrelid
+  select pg_get_triggerdef(t.oid) into strict v_trigger from pg_trigger t
   where t.tgrelid = 'core.outbox'::regclass and t.tgname = 'outbox_notify';
   drop trigger outbox_notify on core.outbox;
   for v_name in select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid
@@ -425,45 +420,37 @@ begin
   execute format('alter table core.outbox rename to %I', v_first);
   execute format('create table core.outbox (like core.%I including defaults including constraints including comments) '
     'partition by range (occurred_at)', v_first);
-  execute format('comment on table core.outbox is %L', v_comment);
   alter table core.outbox drop constraint outbox_before;
   alter table core.outbox add constraint outbox_pk primary key (id, occurred_at);
   foreach v_statement in array v_indexes loop
     execute v_statement;
   end loop;
-  alter table core.outbox attach partition core.outbox_rest default;
-  for v_month in select m from generate_series(p_until, p_until + interval '1 year', interval '1 month') m
-    where to_regclass('core.outbox_' || to_char(m, 'YYYY_MM')) is not null loop
-    execute format('alter table core.%I attach partition core.%I for values from (%L) to (%L)', 'outbox',
-      'outbox_' || to_char(v_month, 'YYYY_MM'), v_month, v_month + interval '1 month');
-  end loop;
   execute format('alter table core.outbox attach partition core.%I for values from (minvalue) to (%L)', v_first,
     p_until);
   execute format('alter table core.%I drop constraint outbox_before', v_first);
+  perform core.outbox_partition_table('outbox_rest');
+  alter table core.outbox attach partition core.outbox_rest default;
   execute v_trigger;
-  perform core.outbox_move_privileges(v_first, 'outbox', v_privileges);
+  perform core.outbox_hand_over(v_first, 'outbox');
 end
 $$;
 create function core.outbox_make_plain() returns void language plpgsql volatile
 set search_path = pg_catalog, core, pg_temp set timezone = 'UTC' set enable_seqscan = off set jit = off as $$
 declare
-  v_kept regclass;
-  v_kept_name name;
+  v_kept constant regclass := (select i.inhrelid from pg_inherits i where i.inhparent = 'core.outbox'::regclass
+    order by pg_relation_size(i.inhrelid) desc, i.inhrelid limit 1);
+  v_kept_name constant name := (select c.relname from pg_class c where c.oid = v_kept);
   v_trigger text;
-  v_comment text;
-  v_privileges aclitem[];
   v record;
-  v_status text;
-  v_rows bigint;
-  v_moved bigint := 0;
 begin
+  if (select count(*) from (select from core.outbox o where o.tableoid <> v_kept and o.deleted_at is null
+      and (o.status = 'pending' or o.status = 'in_flight' or o.status = 'failed') limit 10001) o) > 10000 then
+    raise exception 'more than 10000 events that wait or have failed are in other partitions than %', v_kept_name
+      using errcode = 'object_not_in_prerequisite_state',
+        hint = 'let workers handle what waits, and replay or discard what failed';
+  end if;
   lock table core.outbox in access exclusive mode;
-  select i.inhrelid::regclass, c.relname into strict v_kept, v_kept_name
-  from pg_inherits i join pg_class c on c.oid = i.inhrelid
-  where i.inhparent = 'core.outbox'::regclass order by c.reltuples desc, c.relpages desc, c.relname desc limit 1;
-  select pg_get_triggerdef(t.oid), obj_description(t.tgrelid, 'pg_class'), c.relacl
-  into strict v_trigger, v_comment, v_privileges
-  from pg_trigger t join pg_class c on c.oid = t.tgrelid
+  select pg_get_triggerdef(t.oid) into strict v_trigger from pg_trigger t
   where t.tgrelid = 'core.outbox'::regclass and t.tgname = 'outbox_notify';
   drop trigger outbox_notify on core.outbox;
   execute format('alter table core.outbox detach partition %s', v_kept);
@@ -478,24 +465,17 @@ begin
   end loop;
   alter table core.outbox rename to outbox_partitioned;
   execute format('alter table core.%I rename to outbox', v_kept_name);
-  execute format('comment on table core.outbox is %L', v_comment);
   execute v_trigger;
-  perform core.outbox_move_privileges('outbox_partitioned', 'outbox', v_privileges);
-  foreach v_status in array array['pending', 'in_flight', 'failed'] loop -- each by its index
+  perform core.outbox_hand_over('outbox_partitioned', 'outbox');
+  for v in select unnest(array['pending', 'in_flight', 'failed']) as status loop -- each by its index
     execute format('with moved as (delete from core.outbox_partitioned p where p.status = %L and p.deleted_at is null '
-      'returning *) insert into core.outbox select * from moved', v_status);
-    get diagnostics v_rows = row_count;
-    v_moved := v_moved + v_rows;
+      'returning *) insert into core.outbox select * from moved', v.status);
   end loop;
-  if v_moved > 10000 then
-    raise exception 'more than 10000 events that are not delivered are in other partitions than %', v_kept_name
-      using errcode = 'object_not_in_prerequisite_state',
-        hint = 'let workers handle what waits, and replay or discard what failed';
-  end if;
 end
 $$;
 -- +goose StatementEnd
 grant execute on function core.outbox_partitions_ahead to spectral_worker;
+grant execute on function core.outbox_months to spectral_operator;
 grant execute on function core.retention_sweep, core.retention_status, core.retention_due
   to spectral_operator, spectral_retention, spectral_worker;
 grant execute on function core.retention_begin to spectral_retention, spectral_worker;
@@ -523,5 +503,5 @@ drop function core.retention_policies_check, core.retention_policies_keep, core.
   core.retention_tombstone_event_handled, core.retention_delete_operator_actions,
   core.retention_tombstone_operator_actions, core.retention_sweep, core.retention_begin, core.retention_status,
   core.retention_due, core.outbox_partitions_ahead, core.outbox_partition_table,
-  core.outbox_make_partitioned, core.outbox_make_plain, core.outbox_move_privileges;
+  core.outbox_make_partitioned, core.outbox_make_plain, core.outbox_hand_over, core.outbox_months;
 drop table core.retention_policies;

@@ -212,6 +212,7 @@ begin
       ('spectral.outbox.rows', (select sum(greatest(c.reltuples, 0)) from pg_class c
         where c.oid = 'core.outbox'::regclass
           or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = 'core.outbox'::regclass))),
+      ('spectral.outbox.partitions', (select count(*) from pg_inherits i where i.inhparent = 'core.outbox'::regclass)),
       ('spectral.latency.p99', (select h.p99_ms / 1000.0 from core.delivery_latency_hours h
         where h.hour >= date_trunc('hour', v_now - interval '1 hour', 'UTC') order by h.hour desc limit 1)),
       ('spectral.notification_queue.usage', pg_notification_queue_usage()),

@@ -138,7 +138,7 @@ func answer(check func(context.Context) error) http.HandlerFunc {
 	}
 }
 
-// health fails only if a loop of the process stands still while the database answers.
+// health fails only if a loop of the process is stuck while the database answers.
 func (h *HTTPServer) health(ctx context.Context) error {
 	return checkLoops(h.worker.Health(), func() bool { return h.reached(ctx) })
 }
@@ -153,13 +153,13 @@ func (h *HTTPServer) reached(ctx context.Context) bool {
 	return h.pool.Ping(ctx) == nil
 }
 
-// checkLoops returns an error if a loop has not come round for loopLimit, though the database can be reached.
+// checkLoops returns an error if a loop is stuck for loopLimit, though the database can be reached.
 func checkLoops(health *notify.Health, reached func() bool) error {
-	loops := health.Standing(loopLimit)
+	loops := health.Stuck(loopLimit)
 	if len(loops) == 0 || !reached() {
 		return nil
 	}
-	return fmt.Errorf("not come round for %s, though the database answers: %s", loopLimit, strings.Join(loops, ", "))
+	return fmt.Errorf("stuck for %s, though the database answers: %s", loopLimit, strings.Join(loops, ", "))
 }
 
 // checkReady returns an error if a worker neither listens nor polls, or makes no progress.

@@ -50,7 +50,7 @@ func TestHealthChecks(t *testing.T) {
 				t.Errorf("%s: /readyz: %v", name, err)
 			}
 			end()
-			if loops := health.Standing(loopLimit); slices.Contains(loops, "reaper") {
+			if loops := health.Stuck(loopLimit); slices.Contains(loops, "reaper") {
 				t.Errorf("%s: once its step has ended, the reaper stands still", name)
 			}
 		})

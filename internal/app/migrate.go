@@ -135,7 +135,7 @@ func (m *Migrator) retryLocked(ctx context.Context, migrate func() error) error 
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != pgerrcode.LockNotAvailable {
 			return err
 		}
-		m.log.WarnContext(ctx, "a migration waits for a lock of another transaction: `workers doctor transactions "+
+		m.log.WarnContext(ctx, "a change of the schema waits for another transaction: `workers doctor transactions "+
 			"snapshots` names it", logReason, err.Error(), logDelay, pause.Milliseconds())
 		select {
 		case <-waiting.Done():

@@ -13,11 +13,9 @@ import (
 )
 
 const (
-	// partitionNotice is how far ahead the first month with a separate partition is at least. A row of that month is
-	// refused while the change is not finished; producers may be a day ahead.
+	// partitionNotice is the least time before the first month with its own partition. Until the change ends, a
+	// constraint refuses events of that month, and producers may date events a day ahead.
 	partitionNotice = 14 * 24 * time.Hour
-	// monthsAhead is how many months have a partition when it is finished; core.outbox_partitions_ahead makes more.
-	monthsAhead = 2
 	// movePage is how many rows one statement moves.
 	movePage = 5000
 	// samplePages is how many pages of 8 KiB are read to estimate how long reading all takes.
@@ -30,8 +28,8 @@ type Partitioning struct {
 	Partitions  []Partition `json:"partitions"` // in the order of their time; the one of all other times is the last
 	Rows        float64     `json:"rows"`       // as the planner estimates
 	Bytes       int64       `json:"bytes"`
-	// Until is the first month that gets a separate partition.
-	Until time.Time `json:"until"`
+	// FirstMonth is the first that will have its own partition; null once core.outbox is partitioned.
+	FirstMonth *time.Time `json:"first_month"`
 	// ScanSeconds is how long the check of all rows is estimated to take, beside producers and workers.
 	ScanSeconds float64 `json:"scan_seconds"`
 	// Obstacles are why the change is refused, and what to do; they are empty if it is not.
@@ -46,16 +44,19 @@ type Partition struct {
 	Bytes int64   `json:"bytes"`
 }
 
-// partitioner works on one session.
+// partitioner works on one session, which acts as the owner of our tables.
 type partitioner struct {
 	*Migrator
-	conn *pgx.Conn
-	say  func(format string, a ...any)
+	conn   *pgx.Conn
+	schema []Difference // to this build's
 }
 
-// withPartitioner calls do as the owner of our tables, while no migrator and no other partitioner works.
-func (m *Migrator) withPartitioner(ctx context.Context, say func(string, ...any),
-	do func(context.Context, *partitioner) error) error {
+// withPartitioner calls do while no migrator and no other partitioner works.
+func (m *Migrator) withPartitioner(ctx context.Context, do func(context.Context, *partitioner) error) error {
+	schema, _, err := m.Compare(ctx)
+	if err != nil {
+		return err
+	}
 	conn, err := pgx.ConnectConfig(ctx, m.config)
 	if err != nil {
 		return connectCause(err)
@@ -76,41 +77,36 @@ func (m *Migrator) withPartitioner(ctx context.Context, say func(string, ...any)
 		}
 		return err
 	}
-	return do(ctx, &partitioner{m, conn, say})
+	return do(ctx, &partitioner{m, conn, schema})
 }
 
 // DescribePartitions returns the form of core.outbox, and what changing it takes.
 func (m *Migrator) DescribePartitions(ctx context.Context) (d Partitioning, err error) {
-	schema, _, err := m.Compare(ctx)
-	if err != nil {
-		return d, err
-	}
-	err = m.withPartitioner(ctx, nil, func(ctx context.Context, p *partitioner) error {
-		d, err = p.describe(ctx, schema)
+	err = m.withPartitioner(ctx, func(ctx context.Context, p *partitioner) error {
+		d, err = p.describe(ctx)
 		return err
 	})
 	return d, err
 }
 
-// Partition makes core.outbox a table of monthly partitions, while producers and workers go on; say tells how it goes.
-// It goes on where an earlier call ended. If that is done, it makes the partitions that are missing.
-func (m *Migrator) Partition(ctx context.Context, say func(string, ...any)) error {
-	schema, _, err := m.Compare(ctx)
-	if err != nil {
-		return err
-	}
-	return m.withPartitioner(ctx, say, func(ctx context.Context, p *partitioner) error {
-		d, err := p.describe(ctx, schema)
-		switch {
-		case err != nil:
-			return err
-		case len(d.Obstacles) > 0:
-			return errors.New(strings.Join(d.Obstacles, "; "))
-		case d.Partitioned:
-			return p.makeAhead(ctx)
-		default:
-			return p.convert(ctx, d.Until)
+// Partition makes core.outbox a table of monthly partitions, while producers and workers go on, and those that are
+// missing. It asks begin whether to, and reports how it goes. It may be called again after an interruption.
+func (m *Migrator) Partition(ctx context.Context, begin func(Partitioning) error,
+	report func(format string, a ...any)) error {
+	return m.withPartitioner(ctx, func(ctx context.Context, p *partitioner) error {
+		d, err := p.describe(ctx)
+		if err == nil && !d.Partitioned {
+			if len(d.Obstacles) > 0 {
+				return errors.New(strings.Join(d.Obstacles, "; "))
+			}
+			if err = begin(d); err == nil {
+				err = p.convert(ctx, *d.FirstMonth, report)
+			}
 		}
+		if err != nil {
+			return err
+		}
+		return p.makeAhead(ctx, report)
 	})
 }
 
@@ -119,47 +115,65 @@ const partitionsSQL = `select c.relname, pg_get_expr(c.relpartbound, c.oid), gre
 from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'core.outbox'::regclass
 order by c.relname = 'outbox_rest', right(c.relname, 7), c.relname desc`
 
-// dependsSQL names what would go on using the first partition instead of the whole table.
-const dependsSQL = `select format('view %s reads it', r.ev_class::regclass) from pg_depend d
-  join pg_rewrite r on r.oid = d.objid
-  where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass and d.refobjid = $1::regclass
-    and r.ev_class <> $1::regclass
+// dependsSQL lists what is bound to the table by OID: after the change it would still refer to what is then a part.
+const dependsSQL = `select distinct case d.classid when 'pg_rewrite'::regclass
+    then (select format('view %s reads it', r.ev_class::regclass) from pg_rewrite r where r.oid = d.objid)
+  when 'pg_proc'::regclass then format('function %s is bound to it', d.objid::regprocedure)
+  when 'pg_policy'::regclass then (select format('policy %I of %s reads it', p.polname, p.polrelid::regclass)
+    from pg_policy p where p.oid = d.objid)
+  when 'pg_constraint'::regclass then (select format('foreign key %I of %s refers to it', k.conname,
+    k.conrelid::regclass) from pg_constraint k where k.oid = d.objid and k.conrelid <> 'core.outbox'::regclass)
+  end as obstacle
+from pg_depend d where d.deptype = 'n' and (
+  d.refclassid = 'pg_class'::regclass and d.refobjid = 'core.outbox'::regclass
+    or d.refclassid = 'pg_type'::regclass and d.refobjid = (select t.oid from pg_type t
+      where t.typrelid = 'core.outbox'::regclass))
 union
-select format('function %s has its row type', d.objid::regprocedure) from pg_depend d
-  join pg_type t on t.oid = d.refobjid and t.typrelid = $1::regclass
-  where d.classid = 'pg_proc'::regclass and d.refclassid = 'pg_type'::regclass
-union
-select format('foreign key %s of %s refers to it', quote_ident(k.conname), k.conrelid::regclass) from pg_constraint k
-  where k.confrelid = $1::regclass
-union
-select format('publication %s has it', quote_ident(p.pubname)) from pg_publication_rel r
-  join pg_publication p on p.oid = r.prpubid where r.prrelid = $1::regclass
+select format('publication %I has it', p.pubname) from pg_publication_tables t
+  join pg_publication p on p.pubname = t.pubname
+  where t.schemaname = 'core' and t.tablename ~ '^outbox(_until_|_rest|_[0-9]|$)' and (not p.pubviaroot
+    or exists (select from pg_publication_rel r where r.prpubid = p.oid and r.prrelid = 'core.outbox'::regclass))
 union
 select format('table %s inherits from it', i.inhrelid::regclass) from pg_inherits i
-  where i.inhparent = $1::regclass and not (select c.relispartition from pg_class c where c.oid = i.inhrelid)
+  join pg_class c on c.oid = i.inhrelid where i.inhparent = 'core.outbox'::regclass and not c.relispartition
 union
-select format('its replica identity is not the default') from pg_class c
-  where c.oid = $1::regclass and c.relreplident <> 'd'
+select 'its replica identity is not the default' from pg_class c
+  where c.oid = 'core.outbox'::regclass and c.relreplident <> 'd'
+union
+select format('a privilege is on its column %I', a.attname) from pg_attribute a
+  where a.attrelid = 'core.outbox'::regclass and a.attacl is not null
 order by 1`
 
-func (p *partitioner) describe(ctx context.Context, schema []Difference) (d Partitioning, err error) {
-	for _, difference := range schema {
-		if difference.Table() == "core.outbox" && difference.Subject != "constraint outbox_before on core.outbox" ||
-			difference.Subject == "table core.outbox" {
-			d.Obstacles = append(d.Obstacles, fmt.Sprintf("%s: %s", difference, difference.Fix()))
+// obstacles returns why the form of core.outbox cannot change.
+func (p *partitioner) obstacles(ctx context.Context) (obstacles []string, err error) {
+	for _, d := range p.schema {
+		switch {
+		case d.Subject == "table core.outbox_partitioned":
+			obstacles = append(obstacles, "the way back from partitions has not ended: run `workers outbox partition --undo`")
+		case d.Subject == "table core.outbox",
+			d.Table() == "core.outbox" && d.Subject != "constraint outbox_before on core.outbox":
+			obstacles = append(obstacles, fmt.Sprintf("%s: %s", d, d.Fix()))
 		}
 	}
+	rows, _ := p.conn.Query(ctx, dependsSQL) // collecting returns the error
+	bound, err := pgx.CollectRows(rows, pgx.RowTo[*string])
+	for _, b := range bound {
+		if b != nil {
+			obstacles = append(obstacles, *b+": remove that, and make it again afterwards")
+		}
+	}
+	return obstacles, err
+}
+
+func (p *partitioner) describe(ctx context.Context) (d Partitioning, err error) {
+	d = Partitioning{Partitions: []Partition{}, Obstacles: []string{}}
 	var now time.Time
-	var begun *string
 	var pages int64
-	if err := p.conn.QueryRow(ctx, `select c.relkind = 'p', clock_timestamp(),
-  (select sum(greatest(t.reltuples, 0)) from pg_class t where t.oid = c.oid or t.oid in
-    (select i.inhrelid from pg_inherits i where i.inhparent = c.oid)),
-  (select sum(pg_total_relation_size(t.oid))::bigint from pg_class t where t.oid = c.oid or t.oid in
-    (select i.inhrelid from pg_inherits i where i.inhparent = c.oid)),
-  (select pg_get_constraintdef(k.oid) from pg_constraint k where k.conrelid = c.oid and k.conname = 'outbox_before'),
-  pg_relation_size(c.oid) / 8192
-from pg_class c where c.oid = 'core.outbox'::regclass`).Scan(&d.Partitioned, &now, &d.Rows, &d.Bytes, &begun,
+	if err := p.conn.QueryRow(ctx, `select c.relkind = 'p', clock_timestamp(), sum(greatest(t.reltuples, 0)),
+  sum(pg_total_relation_size(t.oid))::bigint, pg_relation_size(c.oid) / 8192
+from pg_class c join pg_class t on t.oid = c.oid or t.oid in
+  (select i.inhrelid from pg_inherits i where i.inhparent = c.oid)
+where c.oid = 'core.outbox'::regclass group by c.oid, c.relkind`).Scan(&d.Partitioned, &now, &d.Rows, &d.Bytes,
 		&pages); err != nil {
 		return d, err
 	}
@@ -168,21 +182,17 @@ from pg_class c where c.oid = 'core.outbox'::regclass`).Scan(&d.Partitioned, &no
 		d.Partitions, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Partition])
 		return d, err
 	}
-	rows, _ := p.conn.Query(ctx, dependsSQL, "core.outbox")
-	obstacles, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	obstacles, err := p.obstacles(ctx)
 	if err != nil {
 		return d, err
 	}
-	for _, o := range obstacles {
-		d.Obstacles = append(d.Obstacles, o+": remove it, and make it again afterwards")
-	}
-	d.Until = monthFrom(now.Add(partitionNotice))
-	if begun != nil { // by an earlier call; unless that was long ago
-		if until, err := time.Parse("2006-01-02", dateIn(*begun)); err == nil && until.After(now.Add(partitionNotice/2)) {
-			d.Until = until
-		}
-	}
-	d.ScanSeconds, err = p.estimateScan(ctx, pages)
+	d.Obstacles = append(d.Obstacles, obstacles...)
+	first := monthFrom(now.Add(partitionNotice))
+	d.FirstMonth = &first
+	share := min(100, 100*float64(samplePages)/float64(max(pages, 1)))
+	started := time.Now()
+	_, err = p.conn.Exec(ctx, fmt.Sprintf("select count(occurred_at) from core.outbox tablesample system (%.6f)", share))
+	d.ScanSeconds = time.Since(started).Seconds() * 100 / share
 	return d, err
 }
 
@@ -196,69 +206,28 @@ func monthFrom(t time.Time) time.Time {
 	return first
 }
 
-// dateIn returns the date in the definition of the constraint outbox_before.
-func dateIn(definition string) string {
-	_, date, _ := strings.Cut(definition, "'")
-	return date[:min(len(date), len("2006-01-02"))]
-}
-
-// estimateScan reads a sample of the table's pages.
-func (p *partitioner) estimateScan(ctx context.Context, pages int64) (seconds float64, err error) {
-	share := min(100, 100*float64(samplePages)/float64(max(pages, 1)))
-	started := time.Now()
-	_, err = p.conn.Exec(ctx, "select count(occurred_at) from core.outbox tablesample system ("+
-		fmt.Sprintf("%.6f", share)+")")
-	return time.Since(started).Seconds() * 100 / share, err
-}
-
 // convert makes core.outbox a partitioned table.
-func (p *partitioner) convert(ctx context.Context, until time.Time) error {
-	at := until.Format(time.RFC3339)
-	err := p.locked(ctx, "alter table core.outbox drop constraint if exists outbox_before",
-		"alter table core.outbox add constraint outbox_before check (occurred_at < '"+at+"') not valid")
+func (p *partitioner) convert(ctx context.Context, first time.Time, report func(string, ...any)) error {
+	at, month := first.Format(time.RFC3339), first.Format("2006-01")
+	if err := p.locked(ctx, "alter table core.outbox drop constraint if exists outbox_before",
+		"alter table core.outbox add constraint outbox_before check (occurred_at < '"+at+"') not valid"); err != nil {
+		return err
+	}
+	report("checking that all events are from before %s, beside producers and workers", month)
+	_, err := p.conn.Exec(ctx, "alter table core.outbox validate constraint outbox_before")
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.CheckViolation {
+		return errors.Join(fmt.Errorf("core.outbox has events of %s or later: wait for that month, or correct their "+
+			"occurred_at", month), p.locked(ctx, "alter table core.outbox drop constraint outbox_before"))
+	}
+	if err == nil {
+		err = p.locked(ctx, "select core.outbox_make_partitioned('"+at+"')")
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; run the command again before %s: from then on a constraint that it left refuses events",
+			err, month)
 	}
-	p.say("checking that all events are from before %s, beside producers and workers", until.Format("2006-01"))
-	if _, err := p.conn.Exec(ctx, "alter table core.outbox validate constraint outbox_before"); err != nil {
-		return errors.Join(err, p.locked(context.WithoutCancel(ctx), "alter table core.outbox drop constraint outbox_before"))
-	}
-	names := []string{"outbox_rest"}
-	for n := range monthsAhead {
-		names = append(names, until.AddDate(0, n, 0).Format("outbox_2006_01"))
-	}
-	for _, name := range names {
-		if err := p.emptyTable(ctx, name); err != nil {
-			return err
-		}
-	}
-	if err := p.locked(ctx, "select core.outbox_make_partitioned('"+at+"')"); err != nil {
-		return err
-	}
-	p.say("core.outbox is partitioned: events before %s are in one partition, and each month from then on has its own",
-		until.Format("2006-01"))
+	report("core.outbox is partitioned: events before %s are in one partition", month)
 	return nil
-}
-
-// emptyTable makes the table of a partition. One that an earlier call left is dropped if it is empty.
-func (p *partitioner) emptyTable(ctx context.Context, name string) error {
-	var there, filled bool
-	if err := p.conn.QueryRow(ctx, "select to_regclass('core."+name+"') is not null").Scan(&there); err != nil {
-		return err
-	}
-	if there {
-		if err := p.conn.QueryRow(ctx, "select exists (select from core."+name+")").Scan(&filled); err != nil {
-			return err
-		}
-		if filled {
-			return fmt.Errorf("core.%s is there and has rows: move it to another schema, or drop it", name)
-		}
-		if _, err := p.conn.Exec(ctx, "drop table core."+name); err != nil {
-			return err
-		}
-	}
-	_, err := p.conn.Exec(ctx, "select core.outbox_partition_table('"+name+"')")
-	return err
 }
 
 // locked runs statements in one transaction. It gives up after half a second without a lock, because producers and
@@ -266,10 +235,7 @@ func (p *partitioner) emptyTable(ctx context.Context, name string) error {
 func (p *partitioner) locked(ctx context.Context, statements ...string) error {
 	return p.retryLocked(ctx, func() error {
 		return pgx.BeginFunc(ctx, p.conn, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "set local lock_timeout = '500ms'"); err != nil {
-				return err
-			}
-			for _, statement := range statements {
+			for _, statement := range append([]string{"set local lock_timeout = '500ms'"}, statements...) {
 				if _, err := tx.Exec(ctx, statement); err != nil {
 					return err
 				}
@@ -280,70 +246,55 @@ func (p *partitioner) locked(ctx context.Context, statements ...string) error {
 }
 
 // makeAhead makes the partitions that are missing.
-func (p *partitioner) makeAhead(ctx context.Context) error {
+func (p *partitioner) makeAhead(ctx context.Context, report func(string, ...any)) error {
 	return p.retryLocked(ctx, func() error {
 		var made []string
 		err := p.conn.QueryRow(ctx, "select core.outbox_partitions_ahead()").Scan(&made)
 		if err == nil && len(made) == 0 {
-			p.say("core.outbox is partitioned, and no partition is missing")
+			report("no partition is missing")
 		}
 		for _, name := range made {
-			p.say("made core.%s", name)
+			report("made core.%s", name)
 		}
 		return err
 	})
 }
 
-// DetachPartitions detaches the partitions all of whose events are past their retention, and returns their names. They
-// are tables then, to be archived or dropped.
-func (m *Migrator) DetachPartitions(ctx context.Context) (detached []string, err error) {
-	err = m.withPartitioner(ctx, nil, func(ctx context.Context, p *partitioner) error {
-		var names []string
-		rows, _ := p.conn.Query(ctx, `select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
-where i.inhparent = 'core.outbox'::regclass and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$'
-order by right(c.relname, 7), c.relname desc`)
-		if names, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+// DropPartitions detaches and drops the partitions of months that are over and have no row any more, and calls dropped
+// with the name of each. Retention deletes rows, and only those that are past it.
+func (m *Migrator) DropPartitions(ctx context.Context, dropped func(name string)) error {
+	return m.withPartitioner(ctx, func(ctx context.Context, p *partitioner) error {
+		rows, _ := p.conn.Query(ctx, `select m.name::text from core.outbox_months() m
+where m.ends_at <= clock_timestamp() - interval '1 day' order by m.ends_at`)
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
 			return err
 		}
 		for _, name := range names {
-			done, err := p.detach(ctx, name)
-			if err != nil {
+			var filled bool
+			if err := p.conn.QueryRow(ctx, "select exists (select from core."+name+")").Scan(&filled); err != nil {
 				return err
 			}
-			if done {
-				detached = append(detached, name)
+			if filled {
+				continue
 			}
+			// again, for a row of that time may have come; in an unvacuumed table that may take long
+			if err := p.locked(ctx, "set local statement_timeout = '500ms'",
+				"alter table core.outbox detach partition core."+name, fmt.Sprintf(`do $$ begin
+  if exists (select from core.%[1]s) then raise exception 'core.%[1]s has a new event'; end if;
+end $$`, name), "drop table core."+name); err != nil {
+				return err
+			}
+			dropped(name)
 		}
 		return nil
 	})
-	return detached, err
 }
 
-// detach detaches a partition whose time is over, if no event in it is needed any more.
-func (p *partitioner) detach(ctx context.Context, name string) (done bool, err error) {
-	const needed = `select exists (select from core.%[1]s o
-  where coalesce(core.outbox_retained_from(o.status, o.occurred_at, o.delivered_at, o.claimed_at), 'infinity')
-    > (core.retention_window('outbox_row')).gone)
-  or to_date(right('%[1]s', 7), 'YYYY_MM')
-    + case when '%[1]s' like 'outbox\_until%%' then interval '0' else '1 month' end
-    > (core.retention_window('outbox_row')).gone`
-	var keep bool
-	if err := p.conn.QueryRow(ctx, fmt.Sprintf(needed, name)).Scan(&keep); err != nil || keep {
-		return false, err
-	}
-	err = p.locked(ctx, "alter table core.outbox detach partition core."+name, fmt.Sprintf(`do $$ begin
-  if exists (select from core.%[1]s o where o.status = 'pending' and o.deleted_at is null)
-    or exists (select from core.%[1]s o where o.status = 'in_flight' and o.deleted_at is null) then
-    raise exception 'core.%[1]s has got another event';
-  end if;
-end $$`, name))
-	return err == nil, err
-}
-
-// UndoPartition makes core.outbox one table again, while producers and workers go on; say tells how it goes. It goes on
-// where an earlier call ended.
-func (m *Migrator) UndoPartition(ctx context.Context, say func(string, ...any)) error {
-	return m.withPartitioner(ctx, say, func(ctx context.Context, p *partitioner) error {
+// UndoPartition makes core.outbox one table again, while producers and workers go on, and reports how it goes. It may
+// be called again after an interruption.
+func (m *Migrator) UndoPartition(ctx context.Context, report func(string, ...any)) error {
+	return m.withPartitioner(ctx, func(ctx context.Context, p *partitioner) error {
 		var partitioned, begun bool
 		if err := p.conn.QueryRow(ctx, `select c.relkind = 'p', to_regclass('core.outbox_partitioned') is not null
 from pg_class c where c.oid = 'core.outbox'::regclass`).Scan(&partitioned, &begun); err != nil {
@@ -351,36 +302,48 @@ from pg_class c where c.oid = 'core.outbox'::regclass`).Scan(&partitioned, &begu
 		}
 		switch {
 		case partitioned:
-			if err := p.locked(ctx, "select core.outbox_make_plain()"); err != nil {
+			obstacles, err := p.obstacles(ctx)
+			if err == nil && len(obstacles) > 0 {
+				err = errors.New(strings.Join(obstacles, "; "))
+			}
+			if err == nil {
+				err = p.locked(ctx, "select core.outbox_make_plain()")
+			}
+			if err != nil {
 				return err
 			}
-			say("core.outbox is one table; moving delivered events from the other partitions")
+			report("core.outbox is one table; moving delivered events from the other partitions")
 		case !begun:
-			say("core.outbox is one table already")
+			report("core.outbox is one table already")
 			return nil
 		}
-		rows, _ := p.conn.Query(ctx, `select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
-where i.inhparent = 'core.outbox_partitioned'::regclass order by c.relname`)
-		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return err
-		}
-		moved := int64(0)
-		for _, name := range names {
-			for {
-				tag, err := p.conn.Exec(ctx, fmt.Sprintf(`with moved as (delete from core.%[1]s where ctid = any (array(
-  select ctid from core.%[1]s limit %d)) returning *) insert into core.outbox select * from moved`, name, movePage))
-				if err != nil {
-					return err
-				}
-				if tag.RowsAffected() == 0 {
-					break
-				}
-				moved += tag.RowsAffected()
-			}
-		}
-		say("moved %s", Counted(int(moved), "event"))
-		_, err = p.conn.Exec(ctx, "drop table core.outbox_partitioned")
-		return err
+		return p.moveBack(ctx, report)
 	})
+}
+
+// moveBack moves what core.outbox_partitioned has left to core.outbox, and drops it.
+func (p *partitioner) moveBack(ctx context.Context, report func(string, ...any)) error {
+	rows, _ := p.conn.Query(ctx, `select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+where i.inhparent = 'core.outbox_partitioned'::regclass order by c.relname`)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	moved := int64(0)
+	for _, name := range names {
+		for {
+			tag, err := p.conn.Exec(ctx, fmt.Sprintf(`with moved as (delete from core.%[1]s where ctid = any (array(
+  select ctid from core.%[1]s limit %d)) returning *) insert into core.outbox select * from moved`, name, movePage))
+			if err != nil {
+				return err
+			}
+			if tag.RowsAffected() == 0 {
+				break
+			}
+			moved += tag.RowsAffected()
+		}
+	}
+	report("moved %s", Counted(int(moved), "event"))
+	_, err = p.conn.Exec(ctx, "drop table core.outbox_partitioned")
+	return err
 }

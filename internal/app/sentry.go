@@ -47,7 +47,7 @@ func newFailureReporter(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*
 	}
 	client, err := sentry.NewClient(sentry.ClientOptions{
 		Dsn: s.SentryDSN, Environment: fmt.Sprintf("generation %d", s.Generation), SampleRate: 1,
-		HTTPTransport: reported{rarely(func(err error) {
+		HTTPTransport: watchedTransport{rarely(func(err error) {
 			log.WarnContext(context.Background(), "failed events were not reported to Sentry", logReason, quietReason(err))
 		})},
 		// they would send what this process was started with
@@ -58,7 +58,9 @@ func newFailureReporter(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*
 	}
 	r := &failureReporter{client: client, scope: sentry.NewScope(), log: log, reported: make(map[string]int)}
 	lifecycle.Append(fx.StopHook(func(ctx context.Context) {
+		r.mu.Lock()
 		r.next(ctx)
+		r.mu.Unlock()
 		if !client.Flush(sentryFlush) {
 			log.WarnContext(ctx, "not all failed events could be reported to Sentry before the end")
 		}
@@ -67,11 +69,11 @@ func newFailureReporter(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (*
 	return r, nil
 }
 
-// reported tells warn of reports that are not taken.
-type reported struct{ warn func(error) }
+// watchedTransport tells warn of reports that are not taken.
+type watchedTransport struct{ warn func(error) }
 
 // RoundTrip implements [http.RoundTripper].
-func (r reported) RoundTrip(request *http.Request) (*http.Response, error) {
+func (r watchedTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	answer, err := http.DefaultTransport.RoundTrip(request)
 	switch {
 	case err != nil:
@@ -82,10 +84,8 @@ func (r reported) RoundTrip(request *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// next begins another minute, and logs how many failures were not reported in the last one.
+// next begins another minute, and logs how many failures were not reported in the last one. The caller holds mu.
 func (r *failureReporter) next(ctx context.Context) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.left > 0 {
 		r.log.WarnContext(ctx, "many events failed for the same reason: only some were reported to Sentry", logLeft, r.left)
 	}
@@ -96,13 +96,10 @@ func (r *failureReporter) next(ctx context.Context) {
 // take reports whether another event of a group may be reported in this minute.
 func (r *failureReporter) take(ctx context.Context, group string) bool {
 	r.mu.Lock()
-	over := time.Since(r.since) >= time.Minute
-	r.mu.Unlock()
-	if over {
+	defer r.mu.Unlock()
+	if time.Since(r.since) >= time.Minute {
 		r.next(ctx)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.reported[group] >= maxReports {
 		r.left++
 		return false

@@ -258,7 +258,7 @@ func statementName(sql string) string {
 	if name := queryName.FindStringSubmatch(sql); name != nil {
 		return name[1]
 	}
-	word, _, _ := strings.Cut(strings.TrimSpace(sql), " ")
+	word, _, _ := strings.Cut(strings.Join(strings.Fields(sql), " "), " ")
 	return strings.ToUpper(word)
 }
 

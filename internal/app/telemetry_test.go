@@ -19,3 +19,14 @@ func TestReasonsOfExportersAreQuiet(t *testing.T) {
 		}
 	}
 }
+
+func TestStatementsAreNamedWithoutTheirText(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]string{
+		"-- name: SaveCard :exec\ninsert into x": "SaveCard", " select\n'secret'\nfrom x": "SELECT", "begin": "BEGIN", "": "",
+	} {
+		if have := statementName(sql); have != want {
+			t.Errorf("%q is called %q, want %q", sql, have, want)
+		}
+	}
+}

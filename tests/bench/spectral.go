@@ -89,7 +89,7 @@ func (s spectral) Prepare(ctx context.Context, d *database) error {
 		return err
 	}
 	if s.months {
-		if err := migrator.Partition(ctx, func(string, ...any) {}); err != nil {
+		if err := migrator.Partition(ctx, func(app.Partitioning) error { return nil }, func(string, ...any) {}); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,7 @@ func TestPartitionsUnderLoad(t *testing.T) {
 	s := seed(t)
 	random := rand.New(rand.NewPCG(s, s))
 	admin := pgtest.Conn(t, b.direct())
-	// enough for the check, and for the way back, to take a while
+	// enough for the check to take a while, and, of a later month, for the way back
 	_, err := admin.Exec(b.Context(), `insert into core.outbox (event_type, event_version, source, content_class, channel,
 			generation, payload, idempotency_key, status, attempts, occurred_at, delivered_at)
 		select 'old', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{}', gen_random_uuid()::text, 'delivered', 1,
@@ -30,7 +30,17 @@ func TestPartitionsUnderLoad(t *testing.T) {
 	supervisors := b.supervise(2)
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: s})
 	killed := 0
-	for _, arguments := range [][]string{{"--yes"}, {"--yes", "--undo"}, {"--yes"}} {
+	later := func() {
+		_, err := admin.Exec(b.Context(), `insert into core.outbox (event_type, event_version, source, content_class,
+				channel, generation, payload, idempotency_key, status, attempts, occurred_at, delivered_at)
+			select 'old', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{}', gen_random_uuid()::text, 'delivered', 1,
+				now() + interval '300 days', now() from generate_series(1, 100000)`)
+		must(t, err)
+	}
+	for step, arguments := range [][]string{{"--yes"}, {"--yes", "--undo"}} {
+		if step == 1 {
+			later()
+		}
 		for kills := range 4 {
 			command := process.Start(t, process.Command{
 				Path: workers.Path(t), Args: append([]string{"outbox", "partition"}, arguments...),
@@ -52,11 +62,14 @@ func TestPartitionsUnderLoad(t *testing.T) {
 	}
 	load.Stop()
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * testTimeout, MaxAttempts: 5})
-	if old := one[int](b, "select count(*) from core.outbox where event_type = 'old'"); old != 200000 {
-		t.Errorf("%d of 200000 old events are there", old)
+	if old := one[int](b, "select count(*) from core.outbox where event_type = 'old'"); old != 300000 {
+		t.Errorf("%d of 300000 old events are there", old)
 	}
 	if errs := l.Errors(); len(errs) > 0 {
 		t.Errorf("publishing failed: %v", errs)
+	}
+	if killed == 0 {
+		t.Error("no command was killed")
 	}
 	t.Logf("%d commands were killed; the longest transaction of a producer took %s", killed, l.Longest())
 }

@@ -154,7 +154,8 @@ func Partition(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(migrator.Partition(ctx, func(string, ...any) {}), migrator.Close())
+	begin, quietly := func(app.Partitioning) error { return nil }, func(string, ...any) {}
+	return errors.Join(migrator.Partition(ctx, begin, quietly), migrator.Close())
 }
 
 func administer(ctx context.Context, sql string) error {

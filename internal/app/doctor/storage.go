@@ -19,7 +19,7 @@ const (
 	relayP99       = 500 * time.Millisecond // exceeded for a week
 	hoursOfAWeek   = 7 * 24 / 2             // hours with figures that count as a week: hours without events have none
 	eventsAnHour   = 100                    // make a p99 meaningful
-	partitionDays  = 14                     // how far ahead partitions are at least, while workers make them
+	minDaysAhead   = 14                     // how far ahead partitions are at least, while workers make them
 )
 
 func terminate(pid int32, login string) string {
@@ -156,19 +156,19 @@ func scale(ctx context.Context, e *examination) (string, error) {
 func partitions(ctx context.Context, e *examination) (string, error) {
 	p, err := e.facts.Partitions(ctx)
 	detail := "core.outbox is one table"
-	if p.Days >= 0 {
-		detail = fmt.Sprintf("core.outbox has partitions for %.0f days", p.Days)
+	if p.DaysAhead >= 0 {
+		detail = fmt.Sprintf("core.outbox has monthly partitions; the last one ends in %.0f days", p.DaysAhead)
 	}
 	if p.Begun != "" {
 		e.found(Critical, "a change of core.outbox to partitions did not end: later events will be refused: %s", p.Begun).
 			fix("as the login that migrates, run `workers outbox partition`")
 	}
-	if p.Undone {
+	if p.UndoPending {
 		e.found(Warning, "core.outbox was made one table again, and events of its partitions are not moved yet").
 			fix("as the login that migrates, run `workers outbox partition --undo`")
 	}
-	if p.Days >= 0 && p.Days < partitionDays {
-		e.found(Warning, "the last partition of core.outbox ends in %.0f days: workers should make others", p.Days).
+	if p.DaysAhead >= 0 && p.DaysAhead < minDaysAhead {
+		e.found(Warning, "the last partition of core.outbox ends in %.0f days: workers should make others", p.DaysAhead).
 			fix("as the login that migrates, run `workers outbox partition`; events go to core.outbox_rest until then")
 	}
 	if p.Rest > 0 {

@@ -21,6 +21,7 @@ const (
 	LeasesOverdue = "spectral.leases.overdue"
 	RowsOverdue   = "spectral.rows.overdue"
 	Rows          = "spectral.outbox.rows"
+	Partitions    = "spectral.outbox.partitions"
 	LatencyP99    = "spectral.latency.p99"
 	QueueUsage    = "spectral.notification_queue.usage"
 	SnapshotIDs   = "spectral.snapshot.transactions"
@@ -121,6 +122,7 @@ func (d *database) observe(m metric.Meter) error {
 	gauge(LeasesOverdue, "{event}", "Events in flight whose lease ran out more than a minute ago.")
 	gauge(RowsOverdue, "{row}", "Of the 2,000 oldest events, those past their retention for more than a day.")
 	gauge(Rows, "{row}", "Rows of core.outbox, as the planner estimates.")
+	gauge(Partitions, "{partition}", "Partitions of core.outbox, 0 for one table.")
 	gauge(LatencyP99, "s", "Time from due to settled of 99 % of the events sampled in the latest hour.")
 	gauge(QueueUsage, "1", "Share of the notification queue that is used.")
 	gauge(SnapshotIDs, "{transaction}", "Transactions that have begun since the oldest one that runs.")

@@ -622,32 +622,29 @@ func (q *Queries) Now(ctx context.Context) (time.Time, error) {
 const partitions = `-- name: Partitions :one
 select coalesce((select pg_get_constraintdef(k.oid) from pg_catalog.pg_constraint k
     where k.conrelid = 'core.outbox'::regclass and k.conname = 'outbox_before'), '')::text as begun,
-  (to_regclass('core.outbox_partitioned') is not null)::boolean as undone,
-  coalesce((select extract(epoch from max(to_timestamp(right(c.relname, 7), 'YYYY_MM') + case
-      when c.relname like 'outbox\_until\_%' then interval '0' else interval '1 month' end) - now()) / 86400
-    from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
-    where i.inhparent = 'core.outbox'::regclass and c.relname ~ '^outbox_(until_)?[0-9]{4}_[0-9]{2}$'),
-    -1)::double precision as days,
+  (to_regclass('core.outbox_partitioned') is not null)::boolean as undo_pending,
+  coalesce((select extract(epoch from max(m.ends_at) - now()) / 86400 from core.outbox_months() m),
+    -1)::double precision as days_ahead,
   coalesce(pg_stat_get_live_tuples(to_regclass('core.outbox_rest')), 0)::bigint as rest
 `
 
 type PartitionsRow struct {
-	Begun  string
-	Undone bool
-	Days   float64
-	Rest   int64
+	Begun       string
+	UndoPending bool
+	DaysAhead   float64
+	Rest        int64
 }
 
-// Returns the state of a change of core.outbox to partitions or back. Begun is the constraint of one that did not end,
-// undone that the way back did not; both are empty or false otherwise. Days is in how many days the last partition of
-// a month ends, negative for none; rest is how many events about are in the partition of all other times.
+// Returns the state of a change of core.outbox to partitions or back: begun is the constraint that an unfinished one
+// left, or empty; undo_pending, whether the way back is unfinished. days_ahead is when the last month ends, -1 without
+// partitions, and rest about how many events are in the partition of all other times.
 func (q *Queries) Partitions(ctx context.Context) (PartitionsRow, error) {
 	row := q.db.QueryRow(ctx, partitions)
 	var i PartitionsRow
 	err := row.Scan(
 		&i.Begun,
-		&i.Undone,
-		&i.Days,
+		&i.UndoPending,
+		&i.DaysAhead,
 		&i.Rest,
 	)
 	return i, err

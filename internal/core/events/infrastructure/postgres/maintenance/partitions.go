@@ -2,8 +2,11 @@ package maintenance
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
@@ -20,9 +23,10 @@ func Partitions(pool *pgxpool.Pool, log *slog.Logger, health *notify.Health) *Se
 			made, err = coredb.New(tx).MakePartitions(ctx)
 			return err
 		})
+		pg, refused := errors.AsType[*pgconn.PgError](err)
 		switch {
-		case err != nil && ctx.Err() == nil:
-			log.InfoContext(ctx, "partitions of core.outbox were not made; it is tried again every hour", pgtx.LogError(err)...)
+		case refused && pg.Code != pgerrcode.LockNotAvailable:
+			log.WarnContext(ctx, "partitions of core.outbox were not made; it is tried again every hour", pgtx.LogError(err)...)
 		case len(made) > 0:
 			log.InfoContext(ctx, "made partitions of core.outbox", pgtx.LogPartitions, made)
 		}

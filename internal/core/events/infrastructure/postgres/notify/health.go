@@ -86,9 +86,9 @@ func (h *Health) Step(loop string) (end func()) {
 	}
 }
 
-// Standing returns the loops that stand still: the notifier, if it has not begun a poll for d, and those that have been
-// in one step for so long.
-func (h *Health) Standing(d time.Duration) (loops []string) {
+// Stuck returns the loops that are stuck: the notifier, if it has not begun a poll for d, and those that have been in
+// one step for so long.
+func (h *Health) Stuck(d time.Duration) (loops []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ended := h.state == Stopping || h.state == Stopped || h.state == Refused
