@@ -45,7 +45,8 @@ lines (object, kind, name, subject, line) as (
   join pg_attribute a on a.attrelid = r.oid and a.attnum > 0 and not a.attisdropped
   join pg_type ty on ty.oid = a.atttypid
   left join pg_attrdef d on d.adrelid = r.oid and d.adnum = a.attnum
-  where r.relkind in ('r', 'p') and not r.is_part
+  where r.relkind in ('r', 'p') and (not r.is_part or a.attnotnull <> (select o.attnotnull from pg_attribute o
+    where o.attrelid = to_regclass('core.outbox') and o.attname = a.attname))
   union all
   select r.name, 2, c.conname, format('constraint %I on %s', c.conname, r.name), pg_get_constraintdef(c.oid)
   from relations r join pg_constraint c on c.conrelid = r.oid and c.contype not in ('n', 't')

@@ -12,7 +12,7 @@ begin
     or not pg_try_advisory_xact_lock(6140285913370954871) then
     return v_made;
   end if;
-  select max(m.ends_at) into v_month from core.outbox_months() m;
+  select coalesce(max(m.ends_at), date_trunc('month', clock_timestamp())) into v_month from core.outbox_months() m;
   while v_month <= date_trunc('month', clock_timestamp()) + interval '2 months' loop
     if not exists (select from core.outbox_rest r
       where r.occurred_at >= v_month and r.occurred_at < v_month + interval '1 month') then

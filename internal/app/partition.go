@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 const (
@@ -70,8 +72,8 @@ func (m *Migrator) withPartitioner(ctx context.Context, do func(context.Context,
 		return fmt.Errorf("login %s may not act as %s: use the login that migrates", conn.Config().User, ownerRole)
 	}
 	if _, err := conn.Exec(ctx, fmt.Sprintf("set role %s; set timezone = 'UTC'; set statement_timeout = 0; "+
-		"set idle_session_timeout = 0; set lock_timeout = '5s'; select pg_advisory_lock(%d); set lock_timeout = 0",
-		ownerRole, lockID)); err != nil {
+		"set idle_session_timeout = 0; %sset lock_timeout = '5s'; select pg_advisory_lock(%d); set lock_timeout = 0",
+		ownerRole, pgtx.NoTransactionTimeout("set", conn.PgConn()), lockID)); err != nil {
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.LockNotAvailable {
 			return errors.New("a migration, or another change of core.outbox, is running: wait for its end")
 		}
@@ -121,12 +123,13 @@ const dependsSQL = `select distinct case d.classid when 'pg_rewrite'::regclass
   when 'pg_proc'::regclass then format('function %s is bound to it', d.objid::regprocedure)
   when 'pg_policy'::regclass then (select format('policy %I of %s reads it', p.polname, p.polrelid::regclass)
     from pg_policy p where p.oid = d.objid)
+  when 'pg_class'::regclass then format('table %s has a column of its type', d.objid::regclass)
   when 'pg_constraint'::regclass then (select format('foreign key %I of %s refers to it', k.conname,
     k.conrelid::regclass) from pg_constraint k where k.oid = d.objid and k.conrelid <> 'core.outbox'::regclass)
   end as obstacle
 from pg_depend d where d.deptype = 'n' and (
   d.refclassid = 'pg_class'::regclass and d.refobjid = 'core.outbox'::regclass
-    or d.refclassid = 'pg_type'::regclass and d.refobjid = (select t.oid from pg_type t
+    or d.refclassid = 'pg_type'::regclass and d.refobjid in (select unnest(array[t.oid, t.typarray]) from pg_type t
       where t.typrelid = 'core.outbox'::regclass))
 union
 select format('publication %I has it', p.pubname) from pg_publication_tables t
@@ -223,8 +226,8 @@ func (p *partitioner) convert(ctx context.Context, first time.Time, report func(
 		err = p.locked(ctx, "select core.outbox_make_partitioned('"+at+"')")
 	}
 	if err != nil {
-		return fmt.Errorf("%w; run the command again before %s: from then on a constraint that it left refuses events",
-			err, month)
+		return fmt.Errorf("%w; run the command again, or with --undo, before %s: from then on a constraint that it left "+
+			"refuses events", err, month)
 	}
 	report("core.outbox is partitioned: events before %s are in one partition", month)
 	return nil
@@ -235,7 +238,10 @@ func (p *partitioner) convert(ctx context.Context, first time.Time, report func(
 func (p *partitioner) locked(ctx context.Context, statements ...string) error {
 	return p.retryLocked(ctx, func() error {
 		return pgx.BeginFunc(ctx, p.conn, func(tx pgx.Tx) error {
-			for _, statement := range append([]string{"set local lock_timeout = '500ms'"}, statements...) {
+			for _, statement := range append([]string{
+				// this lock is in no one's way, and ends autovacuum, which would keep the table from the other
+				"set local lock_timeout = '5s'; lock table core.outbox in share update exclusive mode; " +
+					"set local lock_timeout = '500ms'"}, statements...) {
 				if _, err := tx.Exec(ctx, statement); err != nil {
 					return err
 				}
@@ -315,7 +321,7 @@ from pg_class c where c.oid = 'core.outbox'::regclass`).Scan(&partitioned, &begu
 			report("core.outbox is one table; moving delivered events from the other partitions")
 		case !begun:
 			report("core.outbox is one table already")
-			return nil
+			return p.locked(ctx, "alter table core.outbox drop constraint if exists outbox_before")
 		}
 		return p.moveBack(ctx, report)
 	})
@@ -332,15 +338,16 @@ where i.inhparent = 'core.outbox_partitioned'::regclass order by c.relname`)
 	moved := int64(0)
 	for _, name := range names {
 		for {
-			tag, err := p.conn.Exec(ctx, fmt.Sprintf(`with moved as (delete from core.%[1]s where ctid = any (array(
-  select ctid from core.%[1]s limit %d)) returning *) insert into core.outbox select * from moved`, name, movePage))
-			if err != nil {
+			var n int64 // an event that was published again in this time has the place of the old one
+			if err := p.conn.QueryRow(ctx, fmt.Sprintf(`with moved as (delete from core.%[1]s where ctid = any (array(
+  select ctid from core.%[1]s limit %d)) returning *), placed as (insert into core.outbox select * from moved
+  on conflict (id, occurred_at) do nothing) select count(*) from moved`, name, movePage)).Scan(&n); err != nil {
 				return err
 			}
-			if tag.RowsAffected() == 0 {
+			if n == 0 {
 				break
 			}
-			moved += tag.RowsAffected()
+			moved += n
 		}
 	}
 	report("moved %s", Counted(int(moved), "event"))

@@ -183,6 +183,9 @@ func fix(p phase, d Difference) string {
 	case p == access && slices.Contains([]string{"schema", "owner", "revoked", "role"}, kind),
 		p == revoke && d.Want == "", p == grant && d.Want != "":
 		return privilegeFix(d)
+	case p == dropAltered && kind == "trigger" && strings.Contains(d.Is, " enabled "):
+		trigger, _, _ := strings.Cut(name, " on ")
+		return "alter table " + d.Table() + " enable trigger " + trigger
 	case p == dropAltered && rule && d.Is != "":
 		return "drop " + kind + " if exists " + name
 	case p == functions && kind == "function" && d.Want != "":

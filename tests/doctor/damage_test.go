@@ -463,6 +463,32 @@ func (p *fixture) all(config doctor.Config) (findings []doctor.Finding) {
 	return findings
 }
 
+// Partitions are no damage.
+func TestPartitionsAreFine(t *testing.T) {
+	t.Parallel()
+	p := setup(t)
+	if err := pgtest.Partition(p.ctx, p.admin.Config().ConnString()); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range p.pass(doctor.Config{Checks: []string{
+		"schema", "tables", "indexes", "privileges", "unhandled", "retention", "vacuum", "scale", "partitions",
+	}}).Results {
+		if r.State != doctor.Fine {
+			t.Errorf("%+v", r)
+		}
+	}
+	for year := range 2 {
+		for month := 1; month <= 12; month++ {
+			p.exec(fmt.Sprintf("set role spectral_owner; select core.outbox_partition_table('outbox_%d_%02d'); alter table "+
+				"core.outbox attach partition core.outbox_%[1]d_%02[2]d for values from ('%[1]d-%02[2]d-02') to "+
+				"('%[1]d-%02[2]d-03'); reset role", 2040+year, month))
+		}
+	}
+	if r := p.examine("partitions", doctor.Config{}); !strings.Contains(r.Findings[0].Problem, "each claim locks all") {
+		t.Errorf("many months: %+v", r)
+	}
+}
+
 // A check whose facts are hidden or locked is unknown, never fine, and the checks after it are made.
 func TestHiddenOrLockedFactsAreUnknown(t *testing.T) {
 	t.Parallel()

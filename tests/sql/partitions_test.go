@@ -66,6 +66,25 @@ func TestPartitionsAndBack(t *testing.T) {
 			"on oid = inhrelid where inhparent = 'core.outbox'::regclass", "t 1"})
 	d.wantAsBuilt(t)
 	must(t, d.partition(t)) // nothing is missing
+	// what a partition has besides is found, and a trigger that is off there is turned on
+	exec(t, d.admin, `alter table core.outbox_rest disable trigger outbox_notify;
+		alter table core.outbox_rest alter target set not null; create index extra on core.outbox_rest (source)`)
+	schema, _, err := app.Compare(deadline(t), d.admin)
+	must(t, err)
+	var subjects []string
+	for _, difference := range schema {
+		subjects = append(subjects, difference.Subject)
+	}
+	if have := strings.Join(subjects, ", "); have != "column core.outbox_rest.target, index extra on core.outbox_rest, "+
+		"trigger outbox_notify on core.outbox_rest" {
+		t.Errorf("of a partition these differ: %s", have)
+	}
+	must(t, d.partitioning(t, func(ctx context.Context, m *app.Migrator) error {
+		_, _, err := m.Repair(ctx)
+		return err
+	}))
+	exec(t, d.admin, "alter table core.outbox_rest alter target drop not null; drop index core.extra")
+	d.wantAsBuilt(t)
 	exec(t, d.admin, filled(elsewhere))
 	d.run(t, line{"", "select string_agg(distinct left(tableoid::regclass::text, 14), ' ') from core.outbox where " +
 		"occurred_at > now() + interval '1 day'", "core.outbox_20 core.outbox_re"},
@@ -97,6 +116,8 @@ func TestPartitioningGoesOn(t *testing.T) {
 		t.Errorf("while the way back has not ended: %v", err)
 	}
 	d.run(t, line{"", "select count(*) from core.outbox_partitioned", "4"})
+	// one of them is published again in this time, by its id: it is handled by its key, so that nothing happens twice
+	exec(t, d.admin, "insert into core.outbox select * from core.outbox_partitioned limit 1")
 	must(t, d.undo(t))
 	d.run(t, line{"", content, before})
 	d.wantAsBuilt(t)
@@ -249,4 +270,9 @@ func TestOldPartitionsAreDropped(t *testing.T) {
 	if names := drop(); len(names) > 0 {
 		t.Errorf("%v are dropped, though they are not over", names)
 	}
+	// without a month left, they begin with the current one
+	exec(t, d.admin, `do $$ declare v name; begin
+			for v in select m.name from core.outbox_months() m loop execute format('drop table core.%I', v); end loop;
+		end $$`)
+	d.run(t, line{"worker", "set role spectral_worker; select cardinality(core.outbox_partitions_ahead())", "3"})
 }

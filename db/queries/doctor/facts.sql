@@ -543,7 +543,7 @@ select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as
   (s.schemaname = 'core' and exists (select from core.retention_policies r
     where r.swept_at > statement_timestamp() - interval '1 hour'))::boolean as swept_lately
 from pg_catalog.pg_stat_user_tables s join pg_catalog.pg_class c on c.oid = s.relid
-where s.schemaname in ('core', 'platform', 'worlds') order by 1;
+where s.schemaname in ('core', 'platform', 'worlds') and c.relkind <> 'p' order by 1; -- which has no rows itself
 
 -- name: Scale :one
 -- Returns the size of core.outbox and how long 99 % of events took to settle, in the hours of the last week with at
@@ -570,5 +570,7 @@ select coalesce((select pg_get_constraintdef(k.oid) from pg_catalog.pg_constrain
     where k.conrelid = 'core.outbox'::regclass and k.conname = 'outbox_before'), '')::text as begun,
   (to_regclass('core.outbox_partitioned') is not null)::boolean as undo_pending,
   coalesce((select extract(epoch from max(m.ends_at) - now()) / 86400 from core.outbox_months() m),
-    -1)::double precision as days_ahead,
+    case when exists (select from pg_catalog.pg_partitioned_table p where p.partrelid = 'core.outbox'::regclass)
+      then 0 else -1 end)::double precision as days_ahead,
+  (select count(*) from core.outbox_months())::integer as months,
   coalesce(pg_stat_get_live_tuples(to_regclass('core.outbox_rest')), 0)::bigint as rest;

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"spectral/internal/app"
@@ -19,6 +20,7 @@ const (
 	relayP99       = 500 * time.Millisecond // exceeded for a week
 	hoursOfAWeek   = 7 * 24 / 2             // hours with figures that count as a week: hours without events have none
 	eventsAnHour   = 100                    // make a p99 meaningful
+	maxMonths      = 12                     // retention needs three or four
 	minDaysAhead   = 14                     // how far ahead partitions are at least, while workers make them
 )
 
@@ -105,8 +107,8 @@ func vacuum(ctx context.Context, e *examination) (string, error) {
 	all, err := e.facts.Vacuum(ctx)
 	var dead int64
 	for _, t := range all {
-		if t.Name == "core.outbox" {
-			dead = t.Dead
+		if t.Name == "core.outbox" || strings.HasPrefix(t.Name, "core.outbox_") { // its partitions
+			dead += t.Dead
 		}
 		switch {
 		case t.Off != "":
@@ -170,6 +172,10 @@ func partitions(ctx context.Context, e *examination) (string, error) {
 	if p.DaysAhead >= 0 && p.DaysAhead < minDaysAhead {
 		e.found(Warning, "the last partition of core.outbox ends in %.0f days: workers should make others", p.DaysAhead).
 			fix("as the login that migrates, run `workers outbox partition`; events go to core.outbox_rest until then")
+	}
+	if p.Months > maxMonths {
+		e.found(Warning, "core.outbox has %d months: each claim locks all of them, and the server's locks run out", p.Months).
+			fix("as the login that migrates, run `workers outbox partition --detach`, which drops months that are over")
 	}
 	if p.Rest > 0 {
 		e.found(Note, "about %d events are in core.outbox_rest, because their month had no partition: they are handled as "+

@@ -624,7 +624,9 @@ select coalesce((select pg_get_constraintdef(k.oid) from pg_catalog.pg_constrain
     where k.conrelid = 'core.outbox'::regclass and k.conname = 'outbox_before'), '')::text as begun,
   (to_regclass('core.outbox_partitioned') is not null)::boolean as undo_pending,
   coalesce((select extract(epoch from max(m.ends_at) - now()) / 86400 from core.outbox_months() m),
-    -1)::double precision as days_ahead,
+    case when exists (select from pg_catalog.pg_partitioned_table p where p.partrelid = 'core.outbox'::regclass)
+      then 0 else -1 end)::double precision as days_ahead,
+  (select count(*) from core.outbox_months())::integer as months,
   coalesce(pg_stat_get_live_tuples(to_regclass('core.outbox_rest')), 0)::bigint as rest
 `
 
@@ -632,6 +634,7 @@ type PartitionsRow struct {
 	Begun       string
 	UndoPending bool
 	DaysAhead   float64
+	Months      int32
 	Rest        int64
 }
 
@@ -645,6 +648,7 @@ func (q *Queries) Partitions(ctx context.Context) (PartitionsRow, error) {
 		&i.Begun,
 		&i.UndoPending,
 		&i.DaysAhead,
+		&i.Months,
 		&i.Rest,
 	)
 	return i, err
@@ -978,6 +982,7 @@ func (q *Queries) ReusedKeys(ctx context.Context, upTo int32) ([]ReusedKeysRow, 
 }
 
 const scale = `-- name: Scale :one
+
 select coalesce(t.rows, 0)::double precision as rows, pg_size_pretty(t.bytes)::text as size,
   exists (select from pg_catalog.pg_partitioned_table p
     where p.partrelid = 'core.outbox'::regclass)::boolean as partitioned,
@@ -1008,6 +1013,7 @@ type ScaleRow struct {
 	SlowHours   int32
 }
 
+// which has no rows itself
 // Returns the size of core.outbox and how long 99 % of events took to settle, in the hours of the last week with at
 // least @least_events events; slow are the hours in which that was longer than @slow_ms.
 func (q *Queries) Scale(ctx context.Context, arg ScaleParams) (ScaleRow, error) {
@@ -1372,7 +1378,7 @@ select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as
   (s.schemaname = 'core' and exists (select from core.retention_policies r
     where r.swept_at > statement_timestamp() - interval '1 hour'))::boolean as swept_lately
 from pg_catalog.pg_stat_user_tables s join pg_catalog.pg_class c on c.oid = s.relid
-where s.schemaname in ('core', 'platform', 'worlds') order by 1
+where s.schemaname in ('core', 'platform', 'worlds') and c.relkind <> 'p' order by 1
 `
 
 type VacuumRow struct {
