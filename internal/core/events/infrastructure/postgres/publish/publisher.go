@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -240,13 +242,16 @@ func placed(err error, before, n int, envelopes []events.Envelope) error {
 	return at(before+place-1, len(envelopes), translated)
 }
 
+// keyOfOutbox matches the primary keys of core.outbox and of its partitions.
+var keyOfOutbox = regexp.MustCompile(`^outbox_(.+_)?pk(ey)?$`)
+
 // refusal translates an error of the publishing functions.
 func refusal(err error) error {
 	var pg *pgconn.PgError
 	switch {
 	case !errors.As(err, &pg):
 		return err
-	case pg.ConstraintName == "outbox_pk":
+	case pg.Code == pgerrcode.UniqueViolation && keyOfOutbox.MatchString(pg.ConstraintName):
 		return &events.Refusal{
 			Code: events.CodeEventID, Field: "event_id", Reason: "an event of this id and occurred_at is in the outbox already",
 			Hint: "leave it out to get a new one",
