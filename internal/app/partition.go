@@ -91,8 +91,9 @@ func (m *Migrator) DescribePartitions(ctx context.Context) (d Partitioning, err 
 	return d, err
 }
 
-// Partition makes core.outbox a table of monthly partitions, while producers and workers go on, and those that are
-// missing. It asks begin whether to, and reports how it goes. It may be called again after an interruption.
+// Partition makes core.outbox a table of monthly partitions, while producers and workers go on. It asks begin whether
+// to, and reports how it goes. Then, or if that is done, it makes months that are missing. It may be called again after
+// an interruption.
 func (m *Migrator) Partition(ctx context.Context, begin func(Partitioning) error,
 	report func(format string, a ...any)) error {
 	return m.withPartitioner(ctx, func(ctx context.Context, p *partitioner) error {

@@ -104,6 +104,19 @@ func whatAnotherWorkerHandlesIsProgress(b *bundle) {
 	g.release()
 }
 
+// A worker makes the months that core.outbox will need.
+func TestWorkersMakePartitions(t *testing.T) {
+	b := setup(t)
+	must(t, pgtest.Partition(b.ctx, b.url))
+	b.exec(`do $$ declare v name; begin
+			for v in select m.name from core.outbox_months() m where m.name not like 'outbox_until%' loop
+				execute format('drop table core.%I', v);
+			end loop;
+		end $$`)
+	b.startWorker(noPoll, subscription(effectHandler("platform.one")))
+	b.eventually("the month", func() bool { return one[int](b, "select count(*) from core.outbox_months()") > 1 })
+}
+
 func (l *testWorker) drain(ctx context.Context, ownTypesOnly bool) <-chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- l.Drain(ctx, ownTypesOnly) }()

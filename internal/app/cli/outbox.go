@@ -82,8 +82,7 @@ func printPartitioning(p Process, d app.Partitioning) {
 		p.printf("not to be partitioned: %s\n", o)
 	}
 	month := d.FirstMonth.Format("2006-01")
-	p.printf("partitioned, it would be the partition of all events before %s, and each month from then on have another\n",
-		month)
+	p.printf("it would become the partition of all events before %s; each month from then on gets another\n", month)
 	p.printf("a check of all rows would take about %s, beside producers and workers, which then wait some 100 ms\n",
 		max(time.Duration(d.ScanSeconds*float64(time.Second)).Round(time.Second), time.Second))
 }
