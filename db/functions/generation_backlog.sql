@@ -1,7 +1,7 @@
 -- core.generation_backlog(p_generation, p_handled_in) says, for each event type of which the generation has any, what
--- it has to do: due, scheduled until last_scheduled, in flight; how many live workers of p_handled_in, the generation
--- itself if left out, handle the type; and whether it is paused there. Reads core.outbox, core.live_workers,
--- core.paused_types.
+-- it has to do: due, scheduled until last_scheduled, in flight (leased or relayed); how many live workers of
+-- p_handled_in, the generation itself if left out, handle the type; and whether it is paused there. Reads core.outbox,
+-- core.live_workers, core.paused_types.
 create function core.generation_backlog(p_generation bigint,
   p_handled_in bigint default null) returns table (event_type text, due bigint, scheduled bigint, in_flight bigint,
   next_scheduled timestamptz, last_scheduled timestamptz, workers bigint, paused boolean)
@@ -17,8 +17,13 @@ begin
              max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
       where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null group by o.event_type),
     flying as materialized (
-      select o.event_type, count(*) as n from core.outbox o
-      where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null group by o.event_type)
+      select h.event_type, count(*) as n from (
+        select o.event_type from core.outbox o
+        where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null
+        union all
+        select o.event_type from core.outbox o
+        where o.generation = p_generation and o.status = 'relayed' and o.deleted_at is null) h
+      group by h.event_type)
     select t.event_type, coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(f.n, 0), p.next, p.last,
            (select count(*) from core.live_workers w
             where w.generation = coalesce(p_handled_in, p_generation) and w.handlers ? t.event_type),

@@ -1,5 +1,5 @@
 -- core.generation_left(p_generation) says what keeps a generation from being retired, null: nothing does. Failed events
--- do not need its workers. Reads core.outbox, core.quarantined_events.
+-- do not need its workers. Relayed ones are in flight. Reads core.outbox, core.quarantined_events.
 create function core.generation_left(p_generation bigint) returns text
 language sql volatile set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   select case when w.due + w.scheduled + f.in_flight > 0 then
@@ -11,6 +11,10 @@ language sql volatile set enable_seqscan = off set enable_bitmapscan = off set e
                count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
                max(o.available_at) filter (where o.available_at > statement_timestamp()) as last
         from core.outbox o where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null) as w,
-       (select count(*) as in_flight from core.outbox o
-        where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null) as f
+       (select count(*) as in_flight from
+          (select from core.outbox o
+           where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null
+           union all
+           select from core.outbox o
+           where o.generation = p_generation and o.status = 'relayed' and o.deleted_at is null) h) as f
 $$;

@@ -1,9 +1,9 @@
 -- core.generation_status(p_generation) says what each generation still has, in order: those in core.deployments, and
 -- any other that unsettled events name ('unknown'). With p_generation only that one. 'closing' is draining, but being
--- retired. due: pending, to be claimed now; scheduled: pending until later; failed: and not discarded, which need its
--- workers no longer. workers: processes of it whose session is there. Events that are settled are not looked at, so
--- that millions of them do not matter. Planned at each call: a plan for any p_generation reads the backlog of all.
--- Reads core.deployments, core.outbox, core.live_workers, core.paused_types.
+-- retired. due: pending, to be claimed now; scheduled: pending until later; in_flight: leased or relayed; failed: and
+-- not discarded, which need its workers no longer. workers: processes of it whose session is there. Events that are
+-- settled are not looked at, so that millions of them do not matter. Planned at each call: a plan for any p_generation
+-- reads the backlog of all. Reads core.deployments, core.outbox, core.live_workers, core.paused_types.
 create function core.generation_status(p_generation bigint default null) returns table (generation bigint, status text,
   registered_at timestamptz, draining_at timestamptz, closed_at timestamptz, retired_at timestamptz, due bigint,
   scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz,
@@ -22,9 +22,13 @@ begin
       where o.status = 'pending' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
       group by o.generation),
     flying as materialized (
-      select o.generation, count(*) as n from core.outbox o
-      where o.status = 'in_flight' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
-      group by o.generation),
+      select h.generation, count(*) as n from (
+        select o.generation from core.outbox o
+        where o.status = 'in_flight' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
+        union all
+        select o.generation from core.outbox o
+        where o.status = 'relayed' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)) h
+      group by h.generation),
     failed as materialized (
       select o.generation, count(*) as n from core.outbox o
       where o.status = 'failed' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)

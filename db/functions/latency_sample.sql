@@ -35,7 +35,8 @@ begin
       - s.available_at) * 1000 as ms
      from (table later union all table earlier) s
      where s.first_failed_at is null and s.claimed_at is null and s.channel = 'outbox_gen_' || s.generation
-       and (s.status = 'delivered' and s.attempts > 0 or s.status = 'pending' and s.available_at <= v_now
+       and (s.status = 'delivered' and s.attempts > 0 or s.status in ('pending', 'relayed')
+          and s.available_at <= v_now
           and (s.generation, s.event_type) not in (select p.generation, p.event_type from core.paused_types p))),
   added as
     (insert into core.delivery_latencies as l (hour, up_to_ms, events, measured_at)

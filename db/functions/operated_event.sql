@@ -71,7 +71,9 @@ begin
                 when 'failed' then format('`workers events replay %1$s --to <generation>`, or: '
                   'select core.outbox_replay(%1$L, <generation>, <who>)', p_event_id)
                 when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the '
-                  'lease runs out' else 'nothing is left to do' end;
+                  'lease runs out'
+                when 'relayed' then 'a broker has it for its handlers; `workers relay back` gives all such events back'
+                else 'nothing is left to do' end;
     end if;
     if v_row.available_at <= clock_timestamp() then
       raise exception 'event %: is due already, since %', p_event_id, v_row.available_at
@@ -93,6 +95,8 @@ begin
               when v_row.status = 'in_flight'
                 then format('worker %s handles it; if that worker dies, it is pending again at %s',
                   coalesce(v_row.claimed_by, 'unknown'), v_row.claimed_at + make_interval(secs => v_row.lease_seconds))
+              when v_row.status = 'relayed'
+                then 'a broker has it for its handlers; `workers relay back` gives all such events back'
               when p_action = 'replay' then '--force, or p_force => true, replays it for other handlers'
               else 'nothing is left to do' end;
   end if;

@@ -9,7 +9,7 @@
 -- of p_to do not look for events that are due from before their watermark (core.outbox_watermark). Counts stay
 -- (attempts, handler_failures, crashes), because the cycle goes on with other workers; handlers with other names start
 -- at none. What a dead worker held is reaped first if the worker has been gone for two seconds (core.outbox_reap), and
--- is otherwise left: call again.
+-- is otherwise left: call again. Relayed events are given back first (core.outbox_relayed_return).
 --
 -- Refuses a malformed argument (SP030) and what core.adoption_check refuses. Warns about a live p_from, because its own
 -- workers compete. Writes core.outbox, core.operator_actions and what core.outbox_reap writes.
@@ -40,6 +40,7 @@ begin
 
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
+  perform core.outbox_relayed_return_lost(p_from, null, v_now, p_limit);
   v_suspects := coalesce(core.claim_suspects(null), '{}');
 
   for v_type in select p.event_type from core.pending_types() p

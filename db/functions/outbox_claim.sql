@@ -3,13 +3,13 @@
 -- locks, and are free again when it ends. With p_crashed it claims only rows with crashes, otherwise only rows without.
 -- It skips rows that others have locked, those of core.claim_suspects and quarantined ones. It does not look for rows
 -- available before p_watermark, and claims nothing of a paused type. It claims at most 16 MiB of payload and one row,
--- because all are in memory at once. Locks core.outbox; reads core.paused_types, core.quarantined_events and what
--- core.claim_suspects reads.
+-- because all are in memory at once. Relayed: it was sent to a broker before. Locks core.outbox; reads
+-- core.paused_types, core.quarantined_events and what core.claim_suspects reads.
 create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
   p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
   occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
   idempotency_key text, trace_context text, attempts integer, available_at timestamptz, handler_failures jsonb,
-  crashes integer)
+  crashes integer, relayed boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -31,7 +31,8 @@ begin
     return query
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
              case when core.payload_bytes(o.payload) + core.payload_bytes(o.handler_failures) > 0 then o.payload end,
-             o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
+             o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
+             o.relayed_at is not null
       from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
         and o.available_at <= statement_timestamp() and o.id <> all (v_suspects)
@@ -41,9 +42,10 @@ begin
   end if;
   -- a loop fetches, and so locks, little more than it returns
   for event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id, payload,
-      idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, v_size in
+      idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, relayed, v_size in
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
            o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
+           o.relayed_at is not null,
            -- what is small and not compressed cannot be long
            case when pg_column_compression(o.payload) is null and pg_column_size(o.payload) <= 16384
              then pg_column_size(o.payload) else core.payload_bytes(o.payload) end

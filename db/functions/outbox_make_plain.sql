@@ -12,7 +12,7 @@ declare
   v record;
 begin
   if (select count(*) from (select from core.outbox o where o.tableoid <> v_kept and o.deleted_at is null
-      and (o.status = 'pending' or o.status = 'in_flight' or o.status = 'failed') limit 10001) o) > 10000 then
+      and o.status in ('pending', 'in_flight', 'relayed', 'failed') limit 10001) o) > 10000 then
     raise exception 'more than 10000 events that wait or have failed are in other partitions than %', v_kept_name
       using errcode = 'object_not_in_prerequisite_state',
         hint = 'let workers handle what waits, and replay or discard what failed';
@@ -35,7 +35,7 @@ begin
   execute format('alter table core.%I rename to outbox', v_kept_name);
   execute v_trigger;
   perform core.outbox_hand_over('outbox_partitioned', 'outbox');
-  for v in select unnest(array['pending', 'in_flight', 'failed']) as status loop -- each by its index
+  for v in select unnest(array['pending', 'in_flight', 'relayed', 'failed']) as status loop -- each by its index
     execute format('with moved as (delete from core.outbox_partitioned p where p.status = %L and p.deleted_at is null '
       'returning *) insert into core.outbox select * from moved', v.status);
   end loop;

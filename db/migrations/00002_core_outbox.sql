@@ -115,6 +115,7 @@ create table core.outbox (
   claimed_by text null,
   lease_seconds double precision not null default 300,
   lease_handler text null,
+  relayed_at timestamptz null,
   delivered_at timestamptz null,
   discarded_at timestamptz null,
   undiscarded_at timestamptz null,
@@ -123,7 +124,7 @@ create table core.outbox (
   -- Only these: Postgres parses all CHECKs of a table for each statement. They keep out what would stop other rows:
   -- polls, claims and the reaper compute with these times, and lists read handler_failures.
   constraint outbox_content_class_known check (content_class in ('operational', 'workspace')),
-  constraint outbox_status_known check (status in ('pending', 'in_flight', 'delivered', 'failed')),
+  constraint outbox_status_known check (status in ('pending', 'in_flight', 'relayed', 'delivered', 'failed')),
   constraint outbox_handler_failures_object check (jsonb_typeof(handler_failures) = 'object'),
   constraint outbox_times_finite check (isfinite(occurred_at) and isfinite(available_at)
     and lease_seconds > 0 and lease_seconds <= 86400)
@@ -145,6 +146,7 @@ comment on column core.outbox.claimed_at is 'set by lease, heartbeat and fail; o
 comment on column core.outbox.lease_seconds is 'how long the lease of an in_flight row lasts from claimed_at on';
 comment on column core.outbox.claimed_by is 'the worker that has the row in flight: its worker_id and its name';
 comment on column core.outbox.lease_handler is 'which handler of an in_flight row runs, where that is known';
+comment on column core.outbox.relayed_at is 'when a broker took it; -infinity: the broker refused it. It is sent once';
 comment on column core.outbox.crashes is 'worker crashes charged to the row: from 1 on it runs alone, at 5 it fails';
 comment on column core.outbox.discarded_at is 'when an operator discarded the event; null for a tombstone of retention';
 comment on column core.outbox.undiscarded_at is
@@ -162,6 +164,10 @@ create index outbox_crashed on core.outbox (generation, event_type, available_at
 -- What is in flight is little, and found without a search. Not by claimed_at: a heartbeat then need not write
 -- an index.
 create index outbox_in_flight on core.outbox (id, occurred_at) where status = 'in_flight' and deleted_at is null;
+
+-- What a broker has, by the time it was sent: what it may have lost is found first.
+create index outbox_relayed on core.outbox (generation, event_type, relayed_at)
+  where status = 'relayed' and deleted_at is null;
 
 -- Dead letters in the order in which they are read, few among the many that are delivered; by whom and for whom is told
 -- without a look at the rows. Only what fails or is discarded writes these indexes. That claimed_at is in one makes a

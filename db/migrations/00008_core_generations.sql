@@ -104,8 +104,12 @@ language sql volatile set enable_seqscan = off set enable_bitmapscan = off set e
                count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
                max(o.available_at) filter (where o.available_at > statement_timestamp()) as last
         from core.outbox o where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null) as w,
-       (select count(*) as in_flight from core.outbox o
-        where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null) as f
+       (select count(*) as in_flight from
+          (select from core.outbox o
+           where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null
+           union all
+           select from core.outbox o
+           where o.generation = p_generation and o.status = 'relayed' and o.deleted_at is null) h) as f
 $$;
 create function core.transactions_below(p_below xid8) returns text language sql volatile as $$
   select count(*) || case count(*) when 1 then ' transaction (' else ' transactions (' end
@@ -219,9 +223,13 @@ begin
       where o.status = 'pending' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
       group by o.generation),
     flying as materialized (
-      select o.generation, count(*) as n from core.outbox o
-      where o.status = 'in_flight' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
-      group by o.generation),
+      select h.generation, count(*) as n from (
+        select o.generation from core.outbox o
+        where o.status = 'in_flight' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
+        union all
+        select o.generation from core.outbox o
+        where o.status = 'relayed' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)) h
+      group by h.generation),
     failed as materialized (
       select o.generation, count(*) as n from core.outbox o
       where o.status = 'failed' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
@@ -255,8 +263,13 @@ begin
              max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
       where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null group by o.event_type),
     flying as materialized (
-      select o.event_type, count(*) as n from core.outbox o
-      where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null group by o.event_type)
+      select h.event_type, count(*) as n from (
+        select o.event_type from core.outbox o
+        where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null
+        union all
+        select o.event_type from core.outbox o
+        where o.generation = p_generation and o.status = 'relayed' and o.deleted_at is null) h
+      group by h.event_type)
     select t.event_type, coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(f.n, 0), p.next, p.last,
            (select count(*) from core.live_workers w
             where w.generation = coalesce(p_handled_in, p_generation) and w.handlers ? t.event_type),
@@ -281,6 +294,8 @@ set enable_bitmapscan = off set jit = off as $$
          and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'pending'
            and o.deleted_at is null)
          and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'in_flight'
+           and o.deleted_at is null)
+         and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'relayed'
            and o.deleted_at is null) then 'drained'
        when d.status = 'draining' and d.closed_at is not null then 'closing'
        else d.status end from core.deployments d where d.generation = p_generation), 'unknown')
@@ -316,14 +331,18 @@ begin
     with
     left_over as materialized (
       select o.event_type, o.target,
-             count(*) filter (where o.status = 'pending' and o.available_at <= statement_timestamp()) as due,
+             count(*) filter (where o.status = 'relayed'
+               or o.status = 'pending' and o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.status = 'pending' and o.available_at > statement_timestamp()) as scheduled,
              count(*) filter (where o.status = 'in_flight') as in_flight
       from (select p.event_type, p.target, p.status, p.available_at from core.outbox p
             where p.generation = p_from and p.status = 'pending' and p.deleted_at is null
             union all
             select f.event_type, f.target, f.status, f.available_at from core.outbox f
-            where f.generation = p_from and f.status = 'in_flight' and f.deleted_at is null) o
+            where f.generation = p_from and f.status = 'in_flight' and f.deleted_at is null
+            union all
+            select r.event_type, r.target, r.status, r.available_at from core.outbox r
+            where r.generation = p_from and r.status = 'relayed' and r.deleted_at is null) o
       where p_event_types is null or o.event_type = any (p_event_types) group by o.event_type, o.target)
     select l.event_type, l.due, l.scheduled, l.in_flight,
            (select count(*) from core.live_workers w where w.generation = p_to
@@ -359,6 +378,7 @@ begin
   end if;
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
+  perform core.outbox_relayed_return_lost(p_from, null, v_now, p_limit);
   v_suspects := coalesce(core.claim_suspects(null), '{}');
   for v_type in select p.event_type from core.pending_types() p
     where p.generation = p_from and (p_event_types is null or p.event_type = any (p_event_types)) loop

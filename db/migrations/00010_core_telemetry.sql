@@ -58,7 +58,8 @@ begin
       - s.available_at) * 1000 as ms
      from (table later union all table earlier) s
      where s.first_failed_at is null and s.claimed_at is null and s.channel = 'outbox_gen_' || s.generation
-       and (s.status = 'delivered' and s.attempts > 0 or s.status = 'pending' and s.available_at <= v_now
+       and (s.status = 'delivered' and s.attempts > 0 or s.status in ('pending', 'relayed')
+          and s.available_at <= v_now
           and (s.generation, s.event_type) not in (select p.generation, p.event_type from core.paused_types p))),
   added as
     (insert into core.delivery_latencies as l (hour, up_to_ms, events, measured_at)
@@ -179,6 +180,12 @@ begin
       select f.event_type, f.generation, 'in_flight', count(*), min(f.claimed_at) from (
         select o.event_type, o.generation, o.claimed_at from core.outbox o
         where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 2000) f
+      group by f.event_type, f.generation
+      union all
+      select f.event_type, f.generation, 'relayed', count(*), min(f.relayed_at) from (
+        select o.event_type, o.generation, o.relayed_at from core.outbox o
+        where o.status = 'relayed' and o.deleted_at is null
+        order by o.generation, o.event_type, o.relayed_at limit 2000) f
       group by f.event_type, f.generation
       union all
       select f.event_type, null, 'failed', count(*), min(f.claimed_at) from (

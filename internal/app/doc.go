@@ -11,12 +11,13 @@
 //   - schema.go: compares the schema and privileges of a database with this build
 //   - repair.go: repairs functions, triggers, policies and privileges
 //   - partition.go: makes core.outbox a table of monthly partitions, and takes that back
+//   - relay.go: compares the paths of events, and empties the broker
 //   - logging.go: the log, with its canonical fields; numbers with their nouns
 //   - log_writer.go: log entries that never wait for who reads them
 //   - telemetry.go: where spans and metrics go
 //   - http.go: health and metrics over HTTP
 //   - sentry.go: reports events that became dead letters
 //
-// Subpackages: cli is the command line, doctor its checks of a database, demo what `workers demo` does, and embeddedpg
-// runs a Postgres server.
+// Subpackages: cli is the command line, doctor its checks of a database, demo what `workers demo` does;
+// embeddedpg runs a Postgres server, embeddednats a NATS server.
 package app

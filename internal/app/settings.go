@@ -15,6 +15,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/jetstream"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 	platform "spectral/internal/platform/contracts/events"
 	"spectral/internal/platform/infrastructure/files"
@@ -30,6 +31,13 @@ const (
 	EnvHTTPAddr = "SPECTRAL_HTTP_ADDR"
 	// EnvSentryDSN is the project that failed events are reported to.
 	EnvSentryDSN = "SENTRY_DSN"
+	// EnvNatsURL is the NATS server of the relay; the others say how to reach it, and which stream to use.
+	EnvNatsURL    = "SPECTRAL_NATS_URL"
+	EnvNatsStream = "SPECTRAL_NATS_STREAM"
+	EnvNatsCreds  = "SPECTRAL_NATS_CREDS"
+	EnvNatsCA     = "SPECTRAL_NATS_CA"
+	EnvNatsCert   = "SPECTRAL_NATS_CERT"
+	EnvNatsKey    = "SPECTRAL_NATS_KEY"
 	// EnvBriefingsDir is the folder for agents' briefings.
 	EnvBriefingsDir = "SPECTRAL_BRIEFINGS_DIR"
 )
@@ -54,6 +62,8 @@ type Settings struct {
 	LogShare float64
 	// Spans receives every span as it ends, besides what OTEL_* says. It may be nil.
 	Spans sdktrace.SpanProcessor
+	// Relay is the broker that events may go through; nil: none.
+	Relay *jetstream.Config
 	// BriefingsDir is the absolute path of a private folder.
 	BriefingsDir string
 }
@@ -144,6 +154,25 @@ func ReadBriefingsDir(getenv func(string) string) (string, error) {
 			EnvBriefingsDir, dir)
 	}
 	return filepath.Clean(dir), nil
+}
+
+// ReadRelay reads SPECTRAL_NATS_*. The error joins a [*SettingsError] for every problem.
+func ReadRelay(getenv func(string) string) (*jetstream.Config, error) {
+	c := jetstream.Config{
+		URL: getenv(EnvNatsURL), Stream: cmp.Or(getenv(EnvNatsStream), jetstream.DefaultStream),
+		Credentials: getenv(EnvNatsCreds), CA: getenv(EnvNatsCA), Cert: getenv(EnvNatsCert), Key: getenv(EnvNatsKey),
+	}
+	var err error
+	if c.URL == "" {
+		err = settingsError("%s is not set: set it to nats://host:4222 or tls://host:4222", EnvNatsURL)
+	}
+	if (c.Cert == "") != (c.Key == "") {
+		err = errors.Join(err, settingsError("%s and %s belong together: set both or none", EnvNatsCert, EnvNatsKey))
+	}
+	if invalid := c.Validate(); invalid != nil {
+		err = errors.Join(err, settingsError("%w", invalid))
+	}
+	return &c, err
 }
 
 // ReadGeneration reads SPECTRAL_GENERATION. It has no default: two deployments that both run as generation 1 by

@@ -13,6 +13,8 @@ import (
 	"go.uber.org/fx/fxevent"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/jetstream"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/internal/core/events/infrastructure/postgres/maintenance"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
@@ -86,7 +88,11 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 	if err != nil {
 		return nil, err
 	}
-	pool, err := openPool(lifecycle, s, p, "consumers", runners(all))
+	relay, err := newRelay(lifecycle, s, log)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := openPool(lifecycle, s, p, "consumers", runners(all, s.Relay != nil))
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +109,7 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 	}
 	w, err := worker.New(worker.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts, Log: log.With(logWorkerID, id),
-		Telemetry: t, Worker: id, Name: processName(),
+		Telemetry: t, Worker: id, Name: processName(), Relay: relay,
 		Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)},
 	})
 	if err != nil {
@@ -137,22 +143,37 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 	return w, nil
 }
 
+// newRelay returns the relay that s asks for, or nil.
+func newRelay(lifecycle fx.Lifecycle, s Settings, log *slog.Logger) (dispatch.Relay, error) {
+	if s.Relay == nil {
+		return nil, nil //nolint:nilnil // a worker without one
+	}
+	config := *s.Relay
+	config.Generation, config.Name, config.Log = s.Generation, "spectral "+processName(), log
+	relay, err := jetstream.New(config)
+	if err != nil {
+		return nil, settingsError("%w", err)
+	}
+	lifecycle.Append(fx.StopHook(relay.Close))
+	return relay, nil
+}
+
 // runners returns how many connections subscriptions use at once.
-func runners(subscriptions []events.Subscription) (n int) {
+func runners(subscriptions []events.Subscription, relay bool) (n int) {
 	for _, subscription := range subscriptions {
-		n += worker.Connections(subscription)
+		n += worker.Connections(subscription, relay)
 	}
 	return n
 }
 
-// WorkerConnections returns how many connections a worker of this build may have, with all classes: one to listen, the
-// pool of its consumers and that of its use cases.
+// WorkerConnections returns how many connections a worker of this build may have, with all classes and no relay: one to
+// listen, the pool of its consumers and that of its use cases.
 func WorkerConnections() (int, error) {
 	all, err := subscriptions(Settings{Generation: 1}, nil)
 	if err != nil {
 		return 0, err
 	}
-	return 1 + pgtx.PoolConnections(runners(all)) + pgtx.PoolConnections(0), nil
+	return 1 + pgtx.PoolConnections(runners(all, false)) + pgtx.PoolConnections(0), nil
 }
 
 // processName tells people which process this is.

@@ -48,7 +48,6 @@ var bannedWords = []bannedWord{
 	{"outbox look", "outbox_poll"},
 	{"outbox quiet", "outbox_barrier"},
 	{"deaf", "notifications lost, self-test received"},
-	{"acks?", "delivery latency"},
 	{"loners?", "single results"},
 	{"patience", "lock timeout, statement timeout, flush timeout; in tests testTimeout"},
 	{"lent", "withHandlerTx, passed to"},
@@ -92,7 +91,6 @@ var allowedWords = []struct{ file, word, reason string }{
 	{"internal/app/embeddedpg/", "nobody", "the name of a Unix user"},
 	{"tests/pgbouncer/", "nobody", "the name of a Unix user"},
 	{"tests/pgtest/", "nobody", "the name of a Unix user"},
-	{"tests/bench/watermill.go", "ack", "a method of Watermill's messages"},
 }
 
 // TestWords enforces the word list, and the length of lines in Go, SQL and Markdown.

@@ -177,7 +177,7 @@ func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, e
 	connections := 0
 	for n := range max(s.types, 1) {
 		subscriptions = append(subscriptions, s.subscription(n, j))
-		connections += worker.Connections(subscriptions[n])
+		connections += worker.Connections(subscriptions[n], false)
 	}
 	log := cmp.Or(s.log, discard)
 	pool, err := openAppPool(ctx, d.worker, pgtx.PoolConnections(connections))

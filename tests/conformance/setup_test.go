@@ -79,7 +79,7 @@ func newDatabase(t *testing.T) *database {
 	t.Cleanup(workers.Close)
 	d.Worker, err = worker.New(worker.Config{
 		Generation: pgtest.Generation, Direct: direct, Pool: workers, Contracts: contracts,
-		PollInterval: time.Hour, Worker: uuid.New(), Name: "suite",
+		PollInterval: time.Hour, Worker: uuid.New(), Name: "suite", Relay: pgtest.Relay(t, url, pgtest.Generation),
 	})
 	must(t, err)
 	return d

@@ -179,7 +179,7 @@ func work(ctx context.Context) (err error) {
 		subscription = run.subscription(s.Generation, id)
 		grace = run.Grace
 	}
-	poolConfig, err := pgtx.PoolConfig(s.PoolURL, worker.Connections(subscription), false)
+	poolConfig, err := pgtx.PoolConfig(s.PoolURL, worker.Connections(subscription, false), false)
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ func TestDeadWorkers(t *testing.T) {
 
 // If the process crashes again, only the row that ran is charged.
 func crashedRowsRunOneAtATime(b *bundle) {
+	b.ofRowLocks()
 	b.publish(event(1), event(2))
 	b.exec("update core.outbox set crashes = 1")
 	g := b.newGate()
@@ -68,6 +69,7 @@ func crashedRowsRunOneAtATime(b *bundle) {
 // An open transaction of a producer keeps the notifier from its barrier, but not from reaping. A crash costs an
 // attempt, and the fifth fails the event.
 func rowsOfDeadWorkersAreReaped(b *bundle) {
+	b.ofRowLocks()
 	log := &logBuffer{}
 	b.log = logTo(log)
 	failed := make(chan telemetry.FailedEvent, 10)
@@ -96,6 +98,7 @@ func rowsOfDeadWorkersAreReaped(b *bundle) {
 
 // A refused statement of a dispatch counts no attempt, and the journal holds nothing while the worker pauses.
 func aRefusedStatementIsRetried(b *bundle) {
+	b.ofRowLocks()
 	for _, function := range []string{"outbox_claim(bigint, text, integer, timestamptz, uuid, boolean)",
 		"outbox_deliver(uuid[], timestamptz[])"} {
 		log := &logBuffer{}
@@ -115,6 +118,7 @@ func aRefusedStatementIsRetried(b *bundle) {
 
 // Other workers are notified of what the stopped worker releases.
 func aStopWithoutGraceCancelsHandlers(b *bundle) {
+	b.ofRowLocks()
 	g := b.newGate()
 	first := b.startWorker(noPoll, subscription(gatedHandler("platform.one", g)))
 	e := event(1)
@@ -134,6 +138,7 @@ func aStopWithoutGraceCancelsHandlers(b *bundle) {
 // Whatever goes wrong once a worker has begun to stop: what it held is charged to no event, and nothing says that it
 // was killed.
 func aStopIsNoCrash(b *bundle) {
+	b.ofRowLocks()
 	const refused = "function core.claim_journal_write, core.outbox_release, core.worker_unregister "
 	for _, c := range []struct {
 		name           string
@@ -202,6 +207,7 @@ func (b *bundle) endSessions() {
 
 // The journal names an event before its handler starts, and does not name it after the worker released it.
 func theJournalFollowsALiveWorker(b *bundle) {
+	b.ofRowLocks()
 	b.sockets = &sockets{}
 	calls := 0
 	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {

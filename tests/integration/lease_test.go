@@ -631,7 +631,8 @@ func aSlowClassDelaysNoOther(b *bundle) {
 	fastRetry := subscription(effectHandler("platform.quick"))
 	rowLockedSlow := subscription(gatedHandler("worlds.row_locked", handling))
 	rowLockedSlow.EventType, rowLockedSlow.Channel = rowLockedSlowType, leasedSlow.Channel
-	connections := worker.Connections(fastRetry) + worker.Connections(leasedSlow) + worker.Connections(rowLockedSlow)
+	connections := worker.Connections(fastRetry, false) + worker.Connections(leasedSlow, false) +
+		worker.Connections(rowLockedSlow, false)
 	b.poolURL += fmt.Sprintf("&pool_max_conns=%d", connections)
 	l := b.startWorker(noPoll, fastRetry, leasedSlow, rowLockedSlow)
 	var all []events.Envelope

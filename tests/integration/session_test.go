@@ -214,6 +214,7 @@ func aChangedColumnCostsNoRetry(b *bundle) {
 
 // It takes the dispatcher's statements. The event is tried on another connection, as after any error of its handler.
 func aFunctionThatDeallocatesFailsItsOwnEventOnly(b *bundle) {
+	b.ofRowLocks()
 	b.exec(`create or replace function platform.deallocate() returns void language plpgsql
 			as $$ begin execute 'deallocate all'; end $$;
 		grant execute on function platform.deallocate to spectral_platform`)

@@ -216,6 +216,8 @@ type testWorker struct {
 	*worker.Worker
 	workers     *pgxpool.Pool // its pool
 	settlements chan dispatch.Settlement
+	relay       dispatch.Relay
+	subscribed  events.Subscription // the first one
 }
 
 // cases runs subtests that share the worker, without the events of earlier ones.
@@ -226,6 +228,15 @@ func (l *testWorker) cases(all ...func(*bundle, *testWorker)) {
 			b.exec("truncate core.outbox, core.event_handled")
 			test(b, l.in(b))
 		})
+	}
+}
+
+// ofRowLocks skips the test where events are relayed: it is about the row lock or the journal of a worker that handles
+// an event from Postgres.
+func (b *bundle) ofRowLocks() {
+	b.Helper()
+	if pgtest.Relayed() {
+		b.Skip("the events of this test must not be relayed")
 	}
 }
 
@@ -269,14 +280,15 @@ func (b *bundle) newWorker(poll time.Duration, s events.Subscription, adjust ...
 		f(direct)
 	}
 	pool := b.workersPool()
-	l.workers = pool
+	l.workers, l.relay = pool, pgtest.Relay(b, b.directURL, b.generation)
 	l.Worker, err = worker.New(worker.Config{
 		Generation: b.generation, Direct: direct, Pool: pool, Contracts: b.contracts,
 		Log: slog.New(b.log), Telemetry: b.telemetry, PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
-		OnSettled: func(s dispatch.Settlement) { l.settlements <- s },
+		OnSettled: func(s dispatch.Settlement) { l.settlements <- s }, Relay: l.relay,
 	})
 	must(b.T, err)
 	must(b.T, l.Listen(b.ctx, s))
+	l.subscribed = s.WithDefaults()
 	return l
 }
 
@@ -323,6 +335,9 @@ func (l *testWorker) start() {
 	must(l.T, l.Start(l.ctx))
 	l.Cleanup(func() { l.stop() })
 	l.wantState(testTimeout, notify.Listening, "")
+	if dispatch.Relays(l.subscribed) {
+		pgtest.AwaitRelay(l, l.relay)
+	}
 }
 
 func (l *testWorker) stop() {
@@ -456,10 +471,25 @@ func (b *bundle) row(id uuid.UUID) (r row) {
 	return r
 }
 
+// awaitRelayed waits for the further dispatch of a relayed event that has two handlers, if one of them has failed
+// before the other had handled the event.
+func (b *bundle) awaitRelayed(id uuid.UUID) {
+	if !pgtest.Relayed() {
+		return
+	}
+	b.eventually("the last dispatch", func() bool {
+		return one[bool](b, "select exists (select from core.outbox where id = $1 and (status not in ('pending', 'relayed') "+
+			"or available_at > clock_timestamp()))", id)
+	})
+}
+
 func (b *bundle) wantRow(id uuid.UUID, status string, attempts int) row {
 	b.Helper()
+	if status != "pending" {
+		b.awaitRelayed(id)
+	}
 	r := b.row(id)
-	if r.Status != status || r.Attempts != attempts {
+	if r.Status != status || r.Attempts != attempts && (!pgtest.Relayed() || r.Attempts != attempts+1) {
 		b.Fatalf("event is %s after %d attempts, want %s after %d; last_error: %s",
 			r.Status, r.Attempts, status, attempts, r.LastError)
 	}

@@ -149,6 +149,7 @@ func TestDrain(t *testing.T) {
 
 // The log names what a drain waits for. Two drains at a time both end.
 func drainWaitsForRunningLeasedAndScheduledEvents(b *bundle) {
+	b.ofRowLocks()
 	log := &logBuffer{}
 	b.log = logTo(log)
 	awaitLog := func(what string) {

@@ -20,6 +20,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/app/embeddedpg"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Generation is the generation that the databases have and tests publish under.
@@ -103,15 +104,12 @@ func start(ctx context.Context) error {
 		return err
 	}
 	if os.Getenv(envPartitions) != "" {
-		fill := fixtures
-		fixtures = func(ctx context.Context, url string) error {
-			if fill != nil {
-				if err := fill(ctx, url); err != nil {
-					return err
-				}
-			}
-			return Partition(ctx, url)
-		}
+		alsoFixtures(Partition)
+	}
+	if Relayed() {
+		alsoFixtures(func(ctx context.Context, url string) error {
+			return administerAt(ctx, url, "select core.relay_switch('"+pgtx.PathJetStream+"')")
+		})
 	}
 	if fixtures != nil {
 		if err := addFixtures(ctx); err != nil {
@@ -119,6 +117,19 @@ func start(ctx context.Context) error {
 		}
 	}
 	return readTemplate(ctx, server.URL(copied))
+}
+
+// alsoFixtures adds to what is done to the template after its migrations.
+func alsoFixtures(more func(ctx context.Context, url string) error) {
+	fill := fixtures
+	fixtures = func(ctx context.Context, url string) error {
+		if fill != nil {
+			if err := fill(ctx, url); err != nil {
+				return err
+			}
+		}
+		return more(ctx, url)
+	}
 }
 
 func addFixtures(ctx context.Context) error {

@@ -95,6 +95,7 @@ func undo(ctx context.Context, m *app.Migrator) (*goose.MigrationResult, error) 
 var rebuilt = map[string]bool{
 	"core.event_types": true, "core.workers": true, "core.claim_journal": true, "core.delivery_latencies": true,
 	"core.event_stats": true, // statistics
+	"core.relay":       true, // while it matters there are events
 }
 
 const changePolicy = "update core.retention_policies set active_ttl_days = 400 where subject = 'operator_action'"

@@ -117,9 +117,9 @@ func TestTablesOfContextsAreApart(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Conn(t, pgtest.New(t))
 	for what, condition := range map[string]string{
-		"has no workspace_id: give it one, and a policy as in db/migrations/00011_platform_tables.sql": `not exists (
+		"has no workspace_id: give it one, and a policy as in db/migrations/00012_platform_tables.sql": `not exists (
 			select from pg_attribute a where a.attrelid = c.oid and a.attname = 'workspace_id' and not a.attisdropped)`,
-		"has no row level security: enable it, as in db/migrations/00011_platform_tables.sql": "not c.relrowsecurity",
+		"has no row level security: enable it, as in db/migrations/00012_platform_tables.sql": "not c.relrowsecurity",
 		"has no policy for all commands of its context's role that is about spectral.workspace_id": `not exists (
 			select from pg_policy p where p.polrelid = c.oid and p.polcmd = '*'
 				and p.polroles = array[('spectral_' || s)::regrole::oid]

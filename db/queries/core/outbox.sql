@@ -34,7 +34,8 @@ select c.event_id::uuid as event_id, c.event_version::integer as event_version,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
-  c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures
+  c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures,
+  c.relayed::boolean as relayed
 from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz,
   @worker::uuid, @crashed::boolean) as c;
 

@@ -135,7 +135,7 @@ func rootCommand(p Process) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}, demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p),
-		retentionCommand(p), outboxCommand(p), doctorCommand(p), versionCommand(p))
+		retentionCommand(p), outboxCommand(p), relayCommand(p), doctorCommand(p), versionCommand(p))
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)

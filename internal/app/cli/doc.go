@@ -8,6 +8,6 @@
 //	timeline.go       what workers counted: events stats --since
 //	events_change.go  what they do: events replay, discard, undiscard, retry-now, pause, resume
 //	run.go            what starts workers: run, demo
-//	generation.go, retention.go, migrate.go, outbox.go, doctor.go
-//	                  the commands of those names
+//	generation.go, retention.go, migrate.go, outbox.go, relay.go, doctor.go
+//	                  the commands of those names; relay.go has --relay too
 package cli

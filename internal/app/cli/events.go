@@ -269,6 +269,8 @@ func nextOf(p Process, d operator.Detail, live events.Generation) {
 		p.next("workers doctor unhandled listeners transactions")
 	case d.Status == operator.InFlight:
 		p.next("workers doctor leases transactions")
+	case d.Status == operator.Relayed:
+		p.next("workers doctor relay")
 	default:
 		p.next("workers actions list --event %s", d.ID)
 	}
@@ -298,6 +300,7 @@ func printDetail(p Process, d operator.Detail) {
 		{"first failed", timestamp(d.FirstFailedAt)},
 		{"failed", timestamp(d.FailedAt)},
 		{"leased", leased},
+		{"relayed", timestamp(d.RelayedAt)},
 		{"delivered", timestamp(d.DeliveredAt)},
 		{"deleted", timestamp(d.DeletedAt)},
 	} {

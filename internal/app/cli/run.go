@@ -25,6 +25,7 @@ func runCommand(p Process) *cobra.Command {
 	var embedded, drain bool
 	share := 1.0
 	var classes []string
+	var relay relayFlag
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
 		Long: `Run the workers until SIGINT or SIGTERM; running handlers then have ` + app.ShutdownGrace.String() + ` to
@@ -41,11 +42,16 @@ Settings:
   SPECTRAL_HTTP_ADDR      optional: where /healthz, /readyz and /metrics are, or
                           off; by default 127.0.0.1, on 8017 or the next free
                           port
+  SPECTRAL_NATS_URL       with --relay jetstream: nats://host:4222 or tls://...;
+                          SPECTRAL_NATS_CREDS, _CA, _CERT and _KEY are files,
+                          and _STREAM is the stream, by default spectral
   OTEL_*, SENTRY_DSN      optional: where traces, metrics and failures go`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
   SPECTRAL_GENERATION=1 workers run --embedded
   SPECTRAL_GENERATION=1 workers run --drain`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes, share) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return run(cmd, p, relay, embedded, drain, classes, share)
+		},
 	}
 	wordsFlag(cmd, &classes, "classes", "processing classes to run, joined by commas; "+events.DefaultClass+" is the one "+
 		"without a name; all of them if left out", knownClasses())
@@ -54,15 +60,18 @@ Settings:
 	oneFlag(cmd.Flags(), &share, "log-events", "share of the events, from 0 to 1, whose publishing and handling is "+
 		"logged; failures always are", between(parseFloat, 0, 1))
 	cmd.Flags().BoolVar(&drain, "drain", false, "end when no event of the generation is left")
+	relay.add(cmd.Flags())
 	return cmd
 }
 
-func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string, share float64) error {
+func run(cmd *cobra.Command, p Process, relay relayFlag, embedded, drain bool, classes []string, share float64) error {
 	if embedded && p.Getenv(app.EnvDatabaseURL) != "" {
 		return usagef("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)
 	}
 	settings, err := app.ReadSettings(p.Getenv, embedded, classes)
 	settings.LogShare = share
+	ownBroker := embedded && p.Getenv(app.EnvNatsURL) == ""
+	err = errors.Join(err, relay.broker(p, &settings, ownBroker))
 	if err == nil {
 		err = settings.MakeBriefingsDir(p.Getenv)
 	}
@@ -102,6 +111,12 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string, 
 			}
 			return err
 		})
+	}
+	switch {
+	case relay.on() && ownBroker:
+		work = withOwnBroker(p, switching(work))
+	case relay.on():
+		p.notef("events go through NATS once `workers relay switch` says so")
 	}
 	if embedded {
 		return withEmbedded(cmd.Context(), p, false, settings, log, work)
@@ -188,6 +203,7 @@ func demoCommand(p Process) *cobra.Command {
 	var options demo.Options
 	var input string
 	var fresh, telemetry bool
+	var relay relayFlag
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Publish cards and watch them arrive, on its own Postgres",
 		Args: cobra.NoArgs,
@@ -205,7 +221,7 @@ card_id and title are required.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if telemetry {
 				show := func(ctx context.Context, d demo.Demo) error { return d.RunTelemetry(ctx) }
-				return runDemo(cmd, p, fresh, true, show)
+				return runDemo(cmd, p, relay, fresh, true, show)
 			}
 			if input != "" && !cmd.Flags().Changed("rate") {
 				options.Rate = 0
@@ -225,10 +241,11 @@ card_id and title are required.`,
 			if options.Count == 0 && options.Input == nil {
 				_, _ = fmt.Fprintln(p.Stderr, "publishing until interrupted (ctrl-C)")
 			}
-			return runDemo(cmd, p, fresh, false, func(ctx context.Context, d demo.Demo) error { return d.Run(ctx, options) })
+			return runDemo(cmd, p, relay, fresh, false,
+				func(ctx context.Context, d demo.Demo) error { return d.Run(ctx, options) })
 		},
 	}
-	cmd.AddCommand(demoFlowsCommand(p, &fresh))
+	cmd.AddCommand(demoFlowsCommand(p, &fresh, &relay))
 	oneFlag(cmd.Flags(), &options.Count, "count", "stop after so many cards (0: until interrupted)",
 		between(strconv.Atoi, 0, 1e9))
 	options.Rate = 100
@@ -240,11 +257,12 @@ card_id and title are required.`,
 	for _, other := range []string{"count", "rate", "input"} {
 		cmd.MarkFlagsMutuallyExclusive("telemetry", other)
 	}
+	relay.add(cmd.PersistentFlags())
 	cmd.PersistentFlags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
 	return cmd
 }
 
-func demoFlowsCommand(p Process, fresh *bool) *cobra.Command {
+func demoFlowsCommand(p Process, fresh *bool, relay *relayFlag) *cobra.Command {
 	var names []string
 	for _, flow := range demo.Flows() {
 		names = append(names, cobra.CompletionWithDesc(flow.Name, flow.About))
@@ -260,12 +278,13 @@ The flows are:
 		Example: `  workers demo flows`,
 		Args:    cobra.OnlyValidArgs, ValidArgs: names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runDemo(cmd, p, *fresh, false, func(ctx context.Context, d demo.Demo) error { return d.RunFlows(ctx, args) })
+			return runDemo(cmd, p, *relay, *fresh, false,
+				func(ctx context.Context, d demo.Demo) error { return d.RunFlows(ctx, args) })
 		},
 	}
 }
 
-func runDemo(cmd *cobra.Command, p Process, fresh, telemetry bool,
+func runDemo(cmd *cobra.Command, p Process, relay relayFlag, fresh, telemetry bool,
 	show func(context.Context, demo.Demo) error) error {
 	ctx, embedded := cmd.Context(), p.Getenv(app.EnvDatabaseURL) == ""
 	if fresh && !embedded {
@@ -278,6 +297,8 @@ func runDemo(cmd *cobra.Command, p Process, fresh, telemetry bool,
 		}
 		return env(name)
 	}, embedded, nil)
+	ownBroker := p.Getenv(app.EnvNatsURL) == ""
+	err = errors.Join(err, relay.broker(p, &settings, ownBroker))
 	if err == nil {
 		err = settings.MakeBriefingsDir(p.Getenv)
 	}
@@ -308,6 +329,11 @@ func runDemo(cmd *cobra.Command, p Process, fresh, telemetry bool,
 			}
 			return show(running, d) // nothing handles what is published beside a refused worker
 		}, fx.Populate(&d.Publish, &d.UnitOfWork, &d.Pool, &d.Metrics, &server))
+	}
+	if relay.on() {
+		if work = switching(work); ownBroker {
+			work = withOwnBroker(p, work)
+		}
 	}
 	if embedded {
 		return withEmbedded(ctx, p, fresh, settings, log, work)

@@ -83,6 +83,16 @@ func (c *Consumer) Settled(ctx context.Context, outcome string, n int) {
 	}
 }
 
+// Sent counts events that were sent to a broker, which stored some and did not take the others.
+func (c *Consumer) Sent(ctx context.Context, stored, refused int) {
+	for outcome, n := range map[string]int{"stored": stored, "refused": refused} {
+		if n > 0 {
+			c.relayed.Add(ctx, int64(n), metric.WithAttributes(System.String(system), c.name(c.eventType),
+				Outcome.String(outcome)))
+		}
+	}
+}
+
 // Handle starts the span of a call of a handler. That of one event continues the trace of its producer; that of several
 // has links to their traces. End ends it; class is that of its error, empty for none.
 func (c *Consumer) Handle(ctx context.Context, handler string,

@@ -14,6 +14,7 @@ const (
 	Handled        = "spectral.events.handled"
 	Settled        = "spectral.events.settled"
 	Reaped         = "spectral.events.reaped"
+	Relayed        = "spectral.events.relayed"
 	Swept          = "spectral.rows.swept"
 	PickupDuration = "spectral.pickup.duration"
 	BatchSize      = "spectral.batch.size"
@@ -25,10 +26,11 @@ const (
 
 // instruments are the metrics that this package counts. Each one is in docs/telemetry.md.
 type instruments struct {
-	published, claimed, handled, settled, reaped, swept metric.Int64Counter
-	notifications, reconnects, silent, refusals         metric.Int64Counter
-	handling, pickup                                    metric.Float64Histogram
-	batch                                               metric.Int64Histogram
+	published, claimed, handled, settled, relayed metric.Int64Counter
+	reaped, swept                                 metric.Int64Counter
+	notifications, reconnects, silent, refusals   metric.Int64Counter
+	handling, pickup                              metric.Float64Histogram
+	batch                                         metric.Int64Histogram
 }
 
 // seconds are the buckets of durations, from a millisecond.
@@ -49,6 +51,7 @@ func newInstruments(m metric.Meter) (i instruments, err error) {
 	counter(&i.claimed, Claimed, "{event}", "Events that this worker has claimed.")
 	counter(&i.handled, Handled, "{event}", "Calls of handlers that succeeded, for each event.")
 	counter(&i.settled, Settled, "{event}", "Outcomes that this worker has committed.")
+	counter(&i.relayed, Relayed, "{event}", "Events that this worker has sent to a broker.")
 	counter(&i.reaped, Reaped, "{event}", "Events of dead workers and expired leases that this worker reaped.")
 	counter(&i.swept, Swept, "{row}", "Rows past their retention that this worker marked or deleted.")
 	counter(&i.notifications, Notifications, "{notification}", "Notifications that this worker has received.")

@@ -52,6 +52,7 @@ type Status string
 const (
 	Pending   Status = "pending"
 	InFlight  Status = "in_flight"
+	Relayed   Status = "relayed"
 	Delivered Status = "delivered"
 	Failed    Status = "failed"
 )
@@ -85,7 +86,7 @@ type Failure struct {
 }
 
 // waiting says of a row that it has something ahead which is not its own time: a row that waits for a retry is waiting.
-const waiting = `(o.status in ('pending', 'in_flight') and not (o.status = 'pending' and o.attempts = 0
+const waiting = `(o.status in ('pending', 'in_flight', 'relayed') and not (o.status = 'pending' and o.attempts = 0
 	and o.available_at > clock_timestamp() and o.available_at > o.created_at and o.last_error is null and o.crashes = 0))`
 
 // Outcomes reads what has become of every event in the outbox of the database that db leads to, in the order they were

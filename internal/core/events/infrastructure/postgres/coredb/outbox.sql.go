@@ -20,7 +20,8 @@ select c.event_id::uuid as event_id, c.event_version::integer as event_version,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
-  c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures
+  c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures,
+  c.relayed::boolean as relayed
 from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz,
   $5::uuid, $6::boolean) as c
 `
@@ -48,6 +49,7 @@ type ClaimRow struct {
 	Attempts        int32
 	AvailableAt     time.Time
 	HandlerFailures string
+	Relayed         bool
 }
 
 // The nil UUID stands for no workspace, the empty text for no target and no trace.
@@ -82,6 +84,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 			&i.Attempts,
 			&i.AvailableAt,
 			&i.HandlerFailures,
+			&i.Relayed,
 		); err != nil {
 			return nil, err
 		}

@@ -95,14 +95,14 @@ func TestOthersHaveTheirTurnAfterARowThatCouldNotBeSettled(t *testing.T) {
 	t.Parallel()
 	sizer := newTestSizer(1)
 	for n := range 3 {
-		if next, want := sizer.next(), (claim{limit: 1 + n, pass: n}); next != want {
+		if next, want := sizer.next(), (claim{limit: 1 + n, pass: n, here: n > 0}); next != want {
 			t.Fatalf("%+v, want %+v", next, want)
 		}
 		sizer.interrupted(ErrSettle)
 	}
 	sizer.adjust(claimResult{rows: 4, left: 3}, 4, time.Millisecond)
-	for range 5 { // and a batch of one stays
-		if next, want := sizer.next(), (claim{limit: 1}); next != want {
+	for n := range 5 { // and a batch of one stays
+		if next, want := sizer.next(), (claim{limit: 1, here: n < 3}); next != want {
 			t.Fatalf("%+v, want %+v", next, want)
 		}
 	}
@@ -123,7 +123,7 @@ func TestDeferredChecksLastUntilTheRowsLeftHaveRun(t *testing.T) {
 	t.Parallel()
 	sizer := newTestSizer(10)
 	sizer.adjust(claimResult{rows: 1, left: 1, checkDeferred: true}, 10, time.Millisecond)
-	for _, want := range []claim{{limit: 1, checkDeferred: true}, {limit: 10}} {
+	for _, want := range []claim{{limit: 1, checkDeferred: true, here: true}, {limit: 10}} {
 		if next := sizer.next(); next != want {
 			t.Fatalf("%+v, want %+v", next, want)
 		}

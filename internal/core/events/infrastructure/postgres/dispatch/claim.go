@@ -24,6 +24,7 @@ type claim struct {
 	limit         int  // zero: not at all
 	checkDeferred bool // check deferred constraints after each handler
 	crashed       bool // only rows with crashes, of which a process runs one at a time
+	here          bool // handle the rows here, whatever way events take
 	pass          int  // run the row behind so many, which could not be settled
 }
 
@@ -33,6 +34,8 @@ type claimResult struct {
 	payload       int  // bytes of them
 	left          int  // of them, to be run one by one
 	checkDeferred bool // and with deferred constraints checked after each handler
+	here          bool // rows could not be marked as sent: the next claim handles them here
+	again         bool // some of them are to be claimed again: they were sent to a broker, which did not take them
 	undone        bool // a batch was rolled back
 	deadlock      bool // because of a deadlock
 	lost          bool // the connection was lost: its backend may hold the rows a little longer
@@ -59,6 +62,15 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 		return claimResult{}, err
 	}
 	result.rows = len(rows)
+	if !how.crashed && !how.here {
+		sent, kept, err := t.relay(ctx, rows)
+		if result.again, result.here = kept > 0, err != nil && ctx.Err() == nil; result.here {
+			c.logRollback(ctx, err, len(rows), t.Lost())
+		}
+		if sent || err != nil {
+			return result, ctx.Err()
+		}
+	}
 	last := rows[len(rows)-1]
 	clean := 0 // how many rows have not failed yet; they are moved to the front
 	for i := range rows {
@@ -124,9 +136,16 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 		return fmt.Errorf("stopped in a batch: %w", ctx.Err())
 	}
 	t.Settled = nil
+	result.undone, result.left, result.lost = true, result.rows, t.Lost()
+	result.deadlock = t.consumer.logRollback(ctx, err, len(rows), result.lost)
+	return nil
+}
+
+// logRollback logs that a batch of n rows was rolled back, and reports whether a deadlock was the reason.
+func (c *Consumer) logRollback(ctx context.Context, err error, n int, lost bool) (deadlock bool) {
 	class := Classify(err, 0).Class
-	result.undone, result.left, result.deadlock, result.lost = true, result.rows, class == pgtx.ClassDeadlock, t.Lost()
-	log := t.consumer.Log.With(pgtx.LogRows, len(rows), pgtx.LogErrorClass, class)
+	deadlock = class == pgtx.ClassDeadlock
+	log := c.Log.With(pgtx.LogRows, n, pgtx.LogErrorClass, class)
 	if failed, ok := errors.AsType[handlerError](err); ok {
 		log = log.With(pgtx.LogHandler, failed.name)
 	}
@@ -134,21 +153,21 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 		log = log.With(pgtx.LogSQLState, pg.Code)
 	}
 	switch {
-	case result.lost:
+	case lost:
 		log.WarnContext(ctx, "connection lost in a batch, no attempt counted")
-	case result.deadlock:
+	case deadlock:
 		log.WarnContext(ctx, "deadlock: batch rolled back, its rows run one by one; make handlers lock rows in one "+
 			"order, as EffectKey of their registration does")
 	default:
 		level := slog.LevelDebug
-		batches, warn := t.consumer.countRollback(time.Now())
+		batches, warn := c.countRollback(time.Now())
 		if warn {
 			level = slog.LevelWarn
 		}
 		log.Log(ctx, level, "batch rolled back; its rows run one by one, which is slower (docs/adding-an-event.md)",
 			pgtx.LogRolledBack, batches)
 	}
-	return nil
+	return deadlock
 }
 
 // handlerError is the error of a handler in a batch.
@@ -160,20 +179,28 @@ type handlerError struct {
 func (e handlerError) Unwrap() error { return e.error }
 
 func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
+	t.writeEntry(ctx, rows)
+	return handleAll(ctx, t, rows, t.consumer.Handlers, deliver)
+}
+
+// handleAll runs handlers for rows without savepoints, settles the rows and commits.
+func handleAll(ctx context.Context, t *Tx, rows []Row, handlers []events.Registration,
+	settle func(context.Context, *Tx, []Row) error) error {
 	c := t.consumer
 	t.Shared = true
-	t.writeEntry(ctx, rows)
-	keys := NewDedupKeys(len(rows) * len(c.Handlers))
+	keys := NewDedupKeys(len(rows) * len(handlers))
 	for i := range rows {
-		for _, r := range c.handlersOf(&rows[i].Envelope) {
-			keys.Add(r.Name, &rows[i], i)
+		for _, r := range handlers {
+			if handles(r, &rows[i].Envelope) {
+				keys.Add(r.Name, &rows[i], i)
+			}
 		}
 	}
 	if err := t.ClaimKeys(ctx, keys); err != nil {
 		return err
 	}
 	started := time.Now()
-	for _, r := range c.Handlers {
+	for _, r := range handlers {
 		for _, group := range byWorkspace(r, rows, func(i int) bool { return keys.Runs(r.Name, &rows[i], i) }) {
 			if err := t.callHandler(ctx, r, group); err != nil {
 				return handlerError{err, r.Name}
@@ -183,7 +210,7 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 	if err := t.AsWorker(ctx); err != nil {
 		return fmt.Errorf("a handler returned nil but left the transaction unusable: %w", err)
 	}
-	if err := deliver(ctx, t, rows); err != nil {
+	if err := settle(ctx, t, rows); err != nil {
 		return err
 	}
 	committing, cancel := context.WithTimeout(ctx, pgtx.BatchCommitTimeout)
@@ -192,7 +219,7 @@ func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
 		return err
 	}
 	for i := range rows {
-		for _, r := range c.handlersOf(&rows[i].Envelope) {
+		for _, r := range handlers {
 			if keys.Runs(r.Name, &rows[i], i) {
 				c.LogHandled(ctx, r, &rows[i], started, nil)
 			}

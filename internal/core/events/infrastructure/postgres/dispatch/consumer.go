@@ -28,6 +28,7 @@ type Consumer struct {
 	Log          *slog.Logger
 	Telemetry    *telemetry.Consumer
 	Watermark    Watermark
+	Relay        Relay       // nil: its events do not go through a broker
 	ForcedStop   atomic.Bool // work was cancelled by a stop
 	progress     atomic.Int64
 	// OnSettled is called after each commit for every row that it settled or made pending again, from several goroutines.
@@ -170,7 +171,12 @@ func (c *Consumer) handlersOf(e *events.Envelope) []events.Registration {
 	if e.Target == "" {
 		return c.Handlers
 	}
-	return slices.DeleteFunc(slices.Clone(c.Handlers), func(r events.Registration) bool { return r.Scope() != e.Target })
+	return slices.DeleteFunc(slices.Clone(c.Handlers), func(r events.Registration) bool { return !handles(r, e) })
+}
+
+// handles reports whether a handler of an event's type is one of those that the event is for.
+func handles(r events.Registration, e *events.Envelope) bool {
+	return e.Target == "" || e.Target == r.Scope()
 }
 
 // idleTimeout gives every handler its timeout between two statements.

@@ -12,6 +12,7 @@
 //
 // The others hold what these share:
 //
+//   - relay.go: sends claimed rows to a broker, and handles them when they come back
 //   - isolate.go: gives up rows that cannot be read or written
 //   - outage.go: waiting for a server that cannot do the work of a consumer
 //   - consumer.go: what both modes know of a subscription, when it is woken and stopped, and what it logs

@@ -22,6 +22,7 @@ type Row struct {
 	Token        uuid.UUID // leased: the same
 	Failures     map[string]HandlerFailure
 	Corrupt      error // why Failures could not be read
+	Relayed      bool  // it was sent to a broker before
 	Crashes      int   // leased: how many workers died while they held it
 }
 
@@ -33,7 +34,7 @@ func readRows(rows pgx.Rows, limit int, eventType string) ([]Row, error) {
 	_, err := pgx.ForEachRow(rows, []any{
 		(*pgxuuid.UUID)(&e.EventID), &e.EventVersion, &e.OccurredAt, (*repeated)(&e.Source), (*repeated)(&e.Target),
 		(*repeated)(&row.ContentClass), (*pgxuuid.UUID)(&e.WorkspaceID.UUID), (*[]byte)(&e.Payload), &e.IdempotencyKey,
-		&e.TraceContext, &row.Attempts, &row.AvailableAt, (*repeated)(&failures),
+		&e.TraceContext, &row.Attempts, &row.AvailableAt, (*repeated)(&failures), &row.Relayed,
 	}, func() error {
 		e.WorkspaceID.Valid = e.WorkspaceID.UUID != uuid.Nil
 		row.SetFailures(failures)

@@ -4,6 +4,7 @@
 //   - service.go: how a duty starts and stops
 //   - reaper.go: makes pending again what dead workers held, and leases that ran out
 //   - partitions.go: makes partitions of core.outbox ahead
+//   - relayed.go: makes pending again what a broker has lost
 //   - observe.go: reads metrics of the database, writes statistics, and watches the state of the generation
 //
 // The retention sweep is a Service too; package retention has it, and internal/app passes it to the worker.

@@ -66,6 +66,22 @@ func (h *Health) Set(state State, reason string) {
 	h.changed = make(chan struct{})
 }
 
+// AwaitWorking waits until the worker is listening or polling, and reports whether that is so: otherwise stop was
+// closed.
+func (h *Health) AwaitWorking(stop <-chan struct{}) bool {
+	for {
+		changed := h.Changed()
+		if state, _ := h.Now(); state == Listening || state == Polling {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-stop:
+			return false
+		}
+	}
+}
+
 // Answered returns when a poll was last answered; at first, when h was made.
 func (h *Health) Answered() time.Time {
 	h.mu.Lock()

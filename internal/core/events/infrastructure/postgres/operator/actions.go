@@ -29,7 +29,7 @@ type Action struct {
 // ActionNames returns the names of actions, as the SQL functions write them.
 func ActionNames() []string {
 	return []string{"replay", "discard", "undiscard", "retry_now", "pause", "resume", "generation_register",
-		"generation_drain", "generation_close", "generation_reopen", "generation_retire", "adopt", "sweep"}
+		"generation_drain", "generation_close", "generation_reopen", "generation_retire", "adopt", "sweep", "relay_switch"}
 }
 
 // ActionFilter selects actions: those that match each field that is set. A list matches any of its values. The zero

@@ -12,6 +12,7 @@
 //	preview.go      what a replay would do
 //	generations.go  deployment generations: status, drain, retire, adopt; pausing event types in them
 //	actions.go      what operators did
+//	relay.go        the path of events, and what a broker has
 //	progress.go     what became of a workspace's events, for the demo
 //	inspect.go      Inspector: the connection on which the doctor reads facts
 //

@@ -20,6 +20,7 @@ const (
 	Due       Status = "due"       // pending, and its time has come
 	Scheduled Status = "scheduled" // pending until its time comes: published for later, or waiting for a retry
 	InFlight  Status = "in_flight"
+	Relayed   Status = "relayed" // sent to a broker, which has it for its handlers
 	// Quarantined is a pending or in-flight event that no worker claims, because its row cannot be written.
 	Quarantined Status = "quarantined"
 	Delivered   Status = "delivered"
@@ -31,7 +32,7 @@ const (
 
 // Statuses returns the statuses that a [Filter] knows.
 func Statuses() []Status {
-	return []Status{Due, Scheduled, InFlight, Quarantined, Delivered, Failed, Discarded}
+	return []Status{Due, Scheduled, InFlight, Relayed, Quarantined, Delivered, Failed, Discarded}
 }
 
 // Filter selects events: those that match each field that is set. A list matches any of its values. The zero Filter
@@ -90,7 +91,7 @@ func (s Status) condition() string {
 		return "o.status = 'failed' and o.deleted_at is not null and o.discarded_at is not null"
 	case InFlight:
 		return "o.status = 'in_flight' and o.deleted_at is null" + notQuarantined
-	case Delivered, Failed:
+	case Relayed, Delivered, Failed:
 		return "o.status = '" + string(s) + "' and o.deleted_at is null"
 	default:
 		return "false"

@@ -60,6 +60,7 @@ type Event struct {
 	CreatedAt     time.Time  `json:"created_at"`
 	AvailableAt   time.Time  `json:"available_at"`
 	ClaimedAt     *time.Time `json:"claimed_at"` // of a lease
+	RelayedAt     *time.Time `json:"relayed_at"` // when a broker took it
 	FailedAt      *time.Time `json:"failed_at"`
 	DeliveredAt   *time.Time `json:"delivered_at"`
 	DeletedAt     *time.Time `json:"deleted_at"` // of a tombstone
@@ -79,6 +80,7 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
   case when isfinite(o.first_failed_at) then o.first_failed_at end as first_failed_at,
   o.created_at, o.available_at,
   case when o.status = 'in_flight' and isfinite(o.claimed_at) then o.claimed_at end as claimed_at,
+  case when isfinite(o.relayed_at) then o.relayed_at end as relayed_at,
   case when o.status = 'failed' and isfinite(o.claimed_at) then o.claimed_at end as failed_at,
   case when isfinite(o.delivered_at) then o.delivered_at end as delivered_at,
   case when isfinite(o.deleted_at) then o.deleted_at end as deleted_at`
@@ -186,6 +188,7 @@ type branch struct {
 var branches = []branch{
 	{"pending", "o.available_at", []Status{Due, Scheduled}}, {"failed", "o.claimed_at", []Status{Failed}},
 	{"discarded", "o.claimed_at", []Status{Discarded}}, {"in_flight", "", []Status{InFlight}},
+	{"relayed", "", []Status{Relayed}},
 	{"quarantined", "", []Status{Quarantined}},
 	{"delivered", "", []Status{Delivered}},
 }

@@ -157,6 +157,8 @@ func (s Status) moment() string {
 	switch s {
 	case Due, Scheduled:
 		return "o.available_at"
+	case Relayed:
+		return "o.relayed_at"
 	case InFlight, Failed, Discarded:
 		return "o.claimed_at"
 	default:

@@ -136,6 +136,13 @@ func RoleSettings(role string, workspace uuid.NullUUID) string {
 const roleSettings = "select pg_catalog.set_config('search_path', '', true), " +
 	"pg_catalog.set_config('role', %s, true), pg_catalog.set_config('spectral.workspace_id', %s, true)"
 
+// The paths that events take; core.relay has the one that is taken.
+const (
+	PathPostgres  = "postgres"  // claimed and handled
+	PathBoth      = "both"      // the same, and sent to a broker too: for a comparison
+	PathJetStream = "jetstream" // sent to a broker, and handled when they come back
+)
+
 // InTx is [RunAs] within StatementTimeout, which the context that work gets is bounded by.
 func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(context.Context, *Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)

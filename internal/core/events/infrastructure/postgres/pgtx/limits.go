@@ -82,6 +82,8 @@ const (
 	ReapRest          = ProbeInterval              // after one that reaped nothing
 	ObserveInterval   = 30 * time.Second           // how often metrics are read; statistics are written every second time
 	PartitionInterval = time.Hour                  // how often partitions that will be needed are made
+	RelayedInterval   = 10 * time.Second           // how often events that a broker has lost are looked for
+	RelayedAfter      = RelayedInterval            // how long after they were sent
 	LastStats         = time.Second                // bounds writing them at the end of a worker
 	WatermarkInterval = 50 * time.Millisecond      // how often a busy consumer raises its claim watermark
 	WatermarkRest     = 5 * time.Second            // the same, if it has claimed few rows since

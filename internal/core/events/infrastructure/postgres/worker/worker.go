@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/internal/core/events/infrastructure/postgres/journal"
 	"spectral/internal/core/events/infrastructure/postgres/lease"
@@ -44,17 +45,23 @@ type Config struct {
 	// OnSettled is called after each commit for every row that it settled or made pending again, from several goroutines.
 	// It must not block. Nil: nothing is called.
 	OnSettled func(dispatch.Settlement)
+	// Relay carries events through a broker; nil: there is none. The worker runs it from Start to Stop.
+	Relay dispatch.Relay
 	// Maintenance are further duties, which start and stop with the worker's own.
 	Maintenance []*maintenance.Service
 }
 
-// Connections returns how many connections of the pool a consumer needs at once.
-func Connections(s events.Subscription) int {
+// Connections returns how many connections of the pool a consumer needs at once, with or without a relay.
+func Connections(s events.Subscription, relay bool) int {
 	s = s.WithDefaults()
-	if s.Mode == events.Leased {
+	switch {
+	case s.Mode == events.Leased:
 		return lease.Connections
+	case relay && dispatch.Relays(s):
+		return s.Concurrency * (1 + len(s.Handlers()))
+	default:
+		return s.Concurrency
 	}
-	return s.Concurrency
 }
 
 // Worker runs the consumers of one process. Call Listen for each subscription, then Start. Stop may be called before
@@ -67,6 +74,8 @@ type Worker struct {
 	observer    *maintenance.Observer
 	maintenance []*maintenance.Service
 	woken       atomic.Bool   // a consumer was woken
+	works       chan struct{} // closed when the worker may work: receivers begin
+	begin       func()        // closes works
 	stopped     chan struct{} // closed when everything has ended
 
 	mu        sync.Mutex
@@ -93,7 +102,9 @@ func New(config Config) (*Worker, error) {
 	observer := &maintenance.Observer{
 		Generation: config.Generation, Pool: config.Pool, Telemetry: config.Telemetry, Log: config.Log,
 	}
+	works := make(chan struct{})
 	return &Worker{
+		works: works, begin: sync.OnceFunc(func() { close(works) }),
 		config: config, health: health, journal: j, reaper: reaper, observer: observer, stopped: make(chan struct{}),
 		consumers: make(map[string]*dispatch.Consumer),
 		maintenance: append([]*maintenance.Service{
@@ -138,6 +149,9 @@ func (w *Worker) Listen(_ context.Context, s events.Subscription) error {
 		lease.Attach(c)
 	} else {
 		dispatch.Attach(c)
+	}
+	if w.config.Relay != nil && dispatch.Relays(s) {
+		c.Relay = w.config.Relay
 	}
 	w.consumers[s.EventType] = c
 	return nil
@@ -189,6 +203,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	work, endWork := context.WithCancelCause(ctx)
 	w.endNotify, w.endWork = endNotify, func() { endWork(events.ErrStopping) }
 	notifier := w.newNotifier()
+	w.startRelay(work)
 	for _, service := range w.maintenance {
 		service.Start(ctx)
 	}
@@ -200,6 +215,45 @@ func (w *Worker) Start(ctx context.Context) error {
 	return nil
 }
 
+// startRelay adds the duties of the relay, and has the consumers that use it receive once this worker may work.
+func (w *Worker) startRelay(work context.Context) {
+	relayed := make(map[string]*dispatch.Consumer)
+	var subscriptions []events.Subscription
+	for eventType, c := range w.consumers {
+		if c.Relay == nil {
+			continue
+		}
+		relayed[eventType] = c
+		subscriptions = append(subscriptions, c.Subscription)
+		c.Running.Go(func() {
+			select {
+			case <-w.works:
+				c.Receive(work)
+			case <-c.Stop:
+			}
+		})
+	}
+	if len(relayed) == 0 {
+		return
+	}
+	go func() {
+		if w.health.AwaitWorking(w.stopped) {
+			w.begin()
+		}
+	}()
+	database := func(ctx context.Context) (id uuid.UUID, err error) {
+		err = pgtx.InTx(ctx, w.config.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
+			state, err := coredb.New(tx).Relay(ctx)
+			id = state.ID
+			return err
+		})
+		return id, err
+	}
+	w.maintenance = append(w.maintenance,
+		maintenance.NewService(func(ctx context.Context) { w.config.Relay.Run(ctx, database, subscriptions) }),
+		maintenance.Relayed(w.config.Pool, w.config.Generation, relayed, w.config.Log, w.health))
+}
+
 func (w *Worker) newNotifier() *notify.Notifier {
 	handlers := make(map[string][]events.Registration)
 	consumers := make(map[string]notify.Consumer)
@@ -207,6 +261,7 @@ func (w *Worker) newNotifier() *notify.Notifier {
 	for eventType, c := range w.consumers {
 		wake := func(ctx context.Context, crashed bool) {
 			w.woken.Store(true)
+			w.begin()
 			c.Wake(ctx, crashed)
 		}
 		consumers[eventType] = notify.Consumer{Wake: wake, Watermark: &c.Watermark, Held: c.Held, Progress: c.Progress}

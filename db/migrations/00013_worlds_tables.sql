@@ -1,4 +1,4 @@
--- The worlds context. Its primary keys are as in 00011_platform_tables.sql.
+-- The worlds context. Its primary keys are as in 00012_platform_tables.sql.
 -- +goose Up
 set local lock_timeout = '500ms';
 create schema worlds authorization spectral_owner;

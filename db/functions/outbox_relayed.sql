@@ -1,0 +1,27 @@
+-- core.outbox_relayed(p_ids, p_occurred_ats, p_stored) notes for claimed rows that they were sent to the broker.
+-- Those that it has stored become relayed if events take that path, and are then its consumers' to settle; the others
+-- stay pending, and are not sent again. Returns how many became relayed. It locks the path, so that none does after
+-- core.relay_switch has returned. Raises an error if a trigger keeps a row as it is. Writes core.outbox; reads
+-- core.relay.
+create function core.outbox_relayed(p_ids uuid[], p_occurred_ats timestamptz[], p_stored boolean[]) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+declare
+  v_path text;
+  v_relayed integer;
+  v_written integer;
+begin
+  select r.path into strict v_path from core.relay r for share;
+  if v_path = 'postgres' then return 0; end if;
+  with written as
+    (update core.outbox o set relayed_at = case when k.stored then clock_timestamp() else '-infinity' end,
+       status = case when k.stored and v_path = 'jetstream' then 'relayed' else o.status end
+     from unnest(p_ids, p_occurred_ats, p_stored) as k(id, occurred_at, stored)
+     where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+       and case when o.status = 'pending' then o.deleted_at is null else false end
+     returning o.status, o.relayed_at)
+  select count(*) filter (where w.status = 'relayed'), count(w.relayed_at) into v_relayed, v_written from written w;
+  if v_written <> cardinality(p_ids) then perform core.row_kept(); end if;
+  return v_relayed;
+end
+$$;

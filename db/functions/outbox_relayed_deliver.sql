@@ -1,0 +1,31 @@
+-- core.outbox_relayed_deliver(p_handlers, p_ids, p_occurred_ats) settles those of these relayed rows as delivered that
+-- every handler of theirs has handled; p_handlers are all handlers of the type. Returns their ids. Raises an error if a
+-- trigger keeps one of them as it is. Rows are locked before the keys are read, so that of two handlers that end at
+-- once one sees the key of the other. It waits for a transaction that is sending a row, and for no other: a row that
+-- was given back is settled as any other. Writes core.outbox; reads core.event_handled.
+create function core.outbox_relayed_deliver(p_handlers text[], p_ids uuid[], p_occurred_ats timestamptz[])
+returns setof uuid
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+begin
+  if cardinality(p_handlers) > 1 then
+    perform from core.outbox o where o.id = any (p_ids)
+      and case when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
+    order by o.id for update;
+  end if;
+  return query
+    with written as
+      (update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
+       from unnest(p_ids, p_occurred_ats) as k(id, occurred_at)
+       where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+         and case
+           when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
+         and (cardinality(p_handlers) = 1 or not exists
+           (select from unnest(p_handlers) as h(name) where core.handles(h.name, o.target) and not exists
+             (select from core.event_handled e
+              where e.handler_name = h.name and e.idempotency_key = o.idempotency_key)))
+       returning o.id, o.status)
+    -- a trigger may have changed the new row
+    select w.id from written w where case w.status when 'delivered' then true else core.row_kept() is null end;
+end
+$$;

@@ -1,0 +1,178 @@
+-- The relay: events that take the way through a broker (docs/decisions/0021).
+-- +goose Up
+set local lock_timeout = '500ms';
+set local role spectral_owner;
+
+-- Which way events take. Workers without a relay handle every event from Postgres, whatever this says.
+create table core.relay (
+  id uuid not null default gen_random_uuid(),
+  path text not null default 'postgres',
+  switched_at timestamptz null,
+  switched_by text null,
+  constraint relay_pk primary key (id),
+  constraint relay_path_known check (path in ('postgres', 'both', 'jetstream'))
+);
+create unique index relay_one_row on core.relay ((true));
+comment on table core.relay is 'The path of events: postgres, jetstream, or both for a comparison; one row.';
+comment on column core.relay.id is 'names this database to a broker, which other databases may use too';
+insert into core.relay default values;
+grant select on core.relay to spectral_worker, spectral_operator;
+
+-- +goose StatementBegin
+create function core.relay_switch(p_path text, p_switched_by text default null) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
+declare
+  v_before text;
+begin
+  if p_path is null or p_path not in ('postgres', 'both', 'jetstream') then
+    raise exception 'path: % must be postgres, both or jetstream', coalesce(quote_literal(left(p_path, 200)), 'null')
+      using errcode = 'SP030', column = 'path';
+  end if;
+  select r.path into strict v_before from core.relay r for update;
+  perform core.operator_action('relay_switch', p_switched_by, '{}', null,
+    jsonb_build_object('path', p_path, 'before', v_before));
+  update core.relay r set path = p_path, switched_at = clock_timestamp(),
+    switched_by = coalesce(btrim(p_switched_by), session_user);
+  return v_before;
+end
+$$;
+create function core.outbox_relayed(p_ids uuid[], p_occurred_ats timestamptz[], p_stored boolean[]) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+declare
+  v_path text;
+  v_relayed integer;
+  v_written integer;
+begin
+  select r.path into strict v_path from core.relay r for share;
+  if v_path = 'postgres' then return 0; end if;
+  with written as
+    (update core.outbox o set relayed_at = case when k.stored then clock_timestamp() else '-infinity' end,
+       status = case when k.stored and v_path = 'jetstream' then 'relayed' else o.status end
+     from unnest(p_ids, p_occurred_ats, p_stored) as k(id, occurred_at, stored)
+     where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+       and case when o.status = 'pending' then o.deleted_at is null else false end
+     returning o.status, o.relayed_at)
+  select count(*) filter (where w.status = 'relayed'), count(w.relayed_at) into v_relayed, v_written from written w;
+  if v_written <> cardinality(p_ids) then perform core.row_kept(); end if;
+  return v_relayed;
+end
+$$;
+create function core.outbox_relayed_take(p_generation bigint, p_handler text, p_ids uuid[],
+  p_occurred_ats timestamptz[]) returns setof uuid
+language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+begin
+  return query
+    select o.id from unnest(p_ids, p_occurred_ats) as k(id, occurred_at) join core.outbox o
+      on o.id = k.id and o.occurred_at = k.occurred_at
+    where o.id = any (p_ids) and case when o.status = 'relayed' or o.status = 'pending' then o.deleted_at is null end
+      and o.generation = p_generation and o.crashes = 0 and not o.handler_failures ? p_handler
+      and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+      and not exists
+        (select from core.paused_types p where p.generation = o.generation and p.event_type = o.event_type);
+end
+$$;
+create function core.outbox_relayed_deliver(p_handlers text[], p_ids uuid[], p_occurred_ats timestamptz[])
+returns setof uuid
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+begin
+  if cardinality(p_handlers) > 1 then
+    perform from core.outbox o where o.id = any (p_ids)
+      and case when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
+    order by o.id for update;
+  end if;
+  return query
+    with written as
+      (update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
+       from unnest(p_ids, p_occurred_ats) as k(id, occurred_at)
+       where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+         and case
+           when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
+         and (cardinality(p_handlers) = 1 or not exists
+           (select from unnest(p_handlers) as h(name) where core.handles(h.name, o.target) and not exists
+             (select from core.event_handled e
+              where e.handler_name = h.name and e.idempotency_key = o.idempotency_key)))
+       returning o.id, o.status)
+    select w.id from written w where case w.status when 'delivered' then true else core.row_kept() is null end;
+end
+$$;
+create function core.outbox_relayed_return(p_ids uuid[], p_occurred_ats timestamptz[]) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+declare
+  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
+  v_channel text;
+  v_id uuid;
+begin
+  for v_channel, v_id in
+    with written as
+      (update core.outbox o set status = 'pending', relayed_at = coalesce(o.relayed_at, clock_timestamp()),
+         available_at = case o.status when 'relayed' then clock_timestamp() else o.available_at end
+       from unnest(p_ids, p_occurred_ats) as k(id, occurred_at)
+       where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at and case
+         when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
+       returning o.channel, o.id)
+    select distinct on (w.channel) w.channel, w.id from written w order by w.channel loop
+    perform pg_notify(v_channel, v_id::text);
+  end loop;
+end
+$$;
+create function core.outbox_relayed_return_lost(p_generation bigint, p_event_type text, p_before timestamptz,
+  p_limit integer) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set jit = off as $$
+declare
+  v_ids uuid[];
+  v_times timestamptz[];
+begin
+  select array_agg(r.id), array_agg(r.occurred_at) into v_ids, v_times from (
+    select o.id, o.occurred_at from core.outbox o
+    where o.status = 'relayed' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
+      and (p_event_type is null or o.event_type = p_event_type) and o.relayed_at < p_before
+    order by o.generation, o.event_type, o.relayed_at limit p_limit for update skip locked) r;
+  if v_ids is null then return 0; end if;
+  perform core.outbox_relayed_return(v_ids, v_times);
+  return cardinality(v_ids);
+end
+$$;
+create function core.outbox_relayed_since(p_generation bigint, p_event_types text[]) returns table (event_type text,
+  first_at timestamptz, now timestamptz)
+language sql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+  select t.event_type, f.relayed_at, clock_timestamp()
+  from unnest(p_event_types) as t(event_type) cross join lateral
+    (select o.relayed_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
+       and o.status = 'relayed' and o.deleted_at is null order by o.relayed_at limit 1) f
+$$;
+create function core.outbox_relayed_fail(p_id uuid, p_occurred_at timestamptz, p_handlers text[])
+returns table (available_at timestamptz, attempts integer, handler_failures jsonb, handled text[])
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off set lock_timeout = '2s' as $$
+#variable_conflict use_column
+declare
+  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
+begin
+  perform from core.outbox o where o.id = p_id and o.occurred_at = p_occurred_at for update;
+  return query
+    update core.outbox o set status = 'pending', relayed_at = coalesce(o.relayed_at, clock_timestamp()),
+      available_at = case o.status when 'relayed' then clock_timestamp() else o.available_at end
+    where o.id = p_id and o.occurred_at = p_occurred_at and o.status in ('relayed', 'pending') and o.deleted_at is null
+    returning o.available_at, o.attempts, o.handler_failures,
+      array(select e.handler_name from core.event_handled e
+            where e.handler_name = any (p_handlers) and e.idempotency_key = o.idempotency_key);
+end
+$$;
+-- +goose StatementEnd
+grant execute on function core.outbox_relayed, core.outbox_relayed_take, core.outbox_relayed_deliver,
+  core.outbox_relayed_fail, core.outbox_relayed_return, core.outbox_relayed_return_lost, core.outbox_relayed_since
+  to spectral_worker;
+grant execute on function core.relay_switch, core.outbox_relayed_return_lost to spectral_operator;
+reset role;
+
+-- +goose Down
+set local lock_timeout = '500ms';
+drop function core.relay_switch, core.outbox_relayed, core.outbox_relayed_take, core.outbox_relayed_deliver,
+  core.outbox_relayed_fail, core.outbox_relayed_return, core.outbox_relayed_return_lost, core.outbox_relayed_since;
+drop table core.relay;

@@ -1,0 +1,243 @@
+package jetstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+)
+
+const (
+	// ackWait is how long a message stays with a receiver that is not heard of; it is heard of three times in it.
+	ackWait = 10 * time.Second
+	// maxAckPending is how many messages of a handler all its receivers may have at once.
+	maxAckPending = 20_000
+	// duplicates is how long the broker knows the ids of messages. After that, the dedup keys alone decide.
+	duplicates = 2 * time.Minute
+	// maxBytes is how large a new stream may become. An operator may change it.
+	maxBytes = 1 << 30
+	// unused is when the broker forgets a handler whose workers have not come back.
+	unused = 7 * 24 * time.Hour
+
+	apiTimeout  = 5 * time.Second
+	checkPause  = 10 * time.Second // between two looks whether the stream and the consumers are there
+	retryPause  = time.Second      // after one that failed
+	metadataKey = "spectral_database"
+)
+
+// Relay is a [dispatch.Relay] on JetStream.
+type Relay struct {
+	config Config
+	nc     *nats.Conn
+	js     natsjs.JetStream
+
+	ready atomic.Bool
+	check chan struct{} // asks Run to look at once
+
+	mu        sync.Mutex
+	consumers map[string]natsjs.Consumer // by handler
+	prepared  chan struct{}              // closed when there are consumers
+	refusals  refusals
+}
+
+var _ dispatch.Relay = (*Relay)(nil)
+
+// New returns a relay, which connects in the background. Call Close after use.
+func New(c Config) (*Relay, error) {
+	c.Stream = cmp.Or(c.Stream, DefaultStream)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	r := &Relay{config: c, check: make(chan struct{}, 1), prepared: make(chan struct{})}
+	var err error
+	r.nc, err = c.connect(
+		nats.ConnectHandler(func(*nats.Conn) { r.look() }), nats.ReconnectHandler(func(*nats.Conn) { r.look() }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { r.unready(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			c.Log.DebugContext(context.Background(), "NATS client", logError, err)
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("NATS: %w", err)
+	}
+	r.js, err = natsjs.New(r.nc, natsjs.WithPublishAsyncTimeout(ackTimeout), natsjs.WithDefaultTimeout(apiTimeout),
+		natsjs.WithPublishAsyncMaxPending(1<<16))
+	return r, err
+}
+
+// Close ends the connection.
+func (r *Relay) Close() { r.nc.Close() }
+
+// Ready implements [dispatch.Relay].
+func (r *Relay) Ready() bool { return r.ready.Load() && r.nc.IsConnected() }
+
+// look asks Run to look at the broker at once.
+func (r *Relay) look() {
+	select {
+	case r.check <- struct{}{}:
+	default:
+	}
+}
+
+// unready makes events wait for nothing: until Run has seen that the broker works, they are handled from Postgres.
+func (r *Relay) unready(err error) {
+	if r.ready.Swap(false) {
+		r.config.Log.WarnContext(context.Background(), "the broker does not work: events are handled from Postgres",
+			logError, err)
+	}
+	r.look()
+}
+
+// Run implements [dispatch.Relay].
+func (r *Relay) Run(ctx context.Context, database func(context.Context) (uuid.UUID, error),
+	subscriptions []events.Subscription) {
+	told := ""
+	for ctx.Err() == nil {
+		err := r.prepare(ctx, database, subscriptions)
+		pause := checkPause
+		switch {
+		case err == nil && !r.ready.Swap(true):
+			told = ""
+			r.config.Log.InfoContext(ctx, "the broker is ready", logURL, r.nc.ConnectedUrlRedacted(), logStream, r.config.Stream)
+		case err != nil && ctx.Err() == nil:
+			r.ready.Store(false)
+			pause = retryPause
+			if err.Error() != told {
+				told = err.Error()
+				r.config.Log.WarnContext(ctx, "the broker is not ready: events are handled from Postgres", logError, err)
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-r.check:
+			if err != nil { // it does not help to hurry
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+				}
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// prepare makes sure that the stream and the handlers' consumers are there. The stream's own settings it leaves as they
+// are, but for those on which nothing lost depends: a full stream must refuse what is new, and must not drop what is
+// old while a handler waits for it.
+func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uuid.UUID, error),
+	subscriptions []events.Subscription) error {
+	if !r.nc.IsConnected() {
+		return cmp.Or(r.nc.LastError(), errors.New("not connected"))
+	}
+	id, err := database(ctx)
+	if err != nil {
+		return err
+	}
+	stream, err := r.stream(ctx, id.String())
+	if err != nil {
+		return err
+	}
+	consumers := make(map[string]natsjs.Consumer)
+	for _, s := range subscriptions {
+		for _, h := range s.Handlers() {
+			consumers[h.Name], err = stream.CreateOrUpdateConsumer(ctx, natsjs.ConsumerConfig{
+				Durable: r.durable(h.Name), FilterSubject: r.subject("*", s.EventType), AckPolicy: natsjs.AckExplicitPolicy,
+				AckWait: ackWait, MaxAckPending: maxAckPending, InactiveThreshold: unused,
+			})
+			if err != nil {
+				return fmt.Errorf("consumer %s: %w", r.durable(h.Name), err)
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.consumers == nil {
+		close(r.prepared)
+	}
+	r.consumers = consumers
+	return nil
+}
+
+func (r *Relay) stream(ctx context.Context, database string) (natsjs.Stream, error) {
+	name := r.config.Stream
+	stream, err := r.js.Stream(ctx, name)
+	if errors.Is(err, natsjs.ErrStreamNotFound) {
+		stream, err = r.js.CreateStream(ctx, natsjs.StreamConfig{
+			Name: name, Subjects: []string{name + ".>"}, Retention: natsjs.InterestPolicy, Discard: natsjs.DiscardNew,
+			MaxBytes: maxBytes, Duplicates: duplicates, Metadata: map[string]string{metadataKey: database},
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	switch c := stream.CachedInfo().Config; {
+	case c.Metadata[metadataKey] != database:
+		return nil, fmt.Errorf("stream %s belongs to another database, or was not made by workers: set SPECTRAL_NATS_STREAM "+
+			"to a name that is free", name)
+	case c.Retention == natsjs.WorkQueuePolicy, c.Discard != natsjs.DiscardNew:
+		return nil, fmt.Errorf("stream %s: its retention must be interest or limits and its discard policy new; change it, "+
+			"or delete it and have workers make it again", name)
+	}
+	return stream, nil
+}
+
+// subject returns the subject of the events of a class and type in this generation.
+func (r *Relay) subject(class, eventType string) string {
+	return fmt.Sprintf("%s.g%d.%s.%s", r.config.Stream, r.config.Generation, class, eventType)
+}
+
+// durable returns the name of a handler's consumer in this generation. Names may not have dots, and those of handlers
+// have exactly one.
+func (r *Relay) durable(handler string) string {
+	return fmt.Sprintf("g%d-%s", r.config.Generation, strings.ReplaceAll(handler, ".", "-"))
+}
+
+// class returns the class of a channel, outbox_gen_<N>_<class>.
+func (r *Relay) class(channel string) string {
+	prefix := events.ChannelName(r.config.Generation, "")
+	return cmp.Or(strings.TrimPrefix(strings.TrimPrefix(channel, prefix), "_"), events.DefaultClass)
+}
+
+// consumer returns that of a handler, once the broker is prepared.
+func (r *Relay) consumer(ctx context.Context, handler string) (natsjs.Consumer, error) {
+	select {
+	case <-r.prepared:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.consumers[handler], nil
+}
+
+// Idle implements [dispatch.Relay].
+func (r *Relay) Idle(ctx context.Context, s events.Subscription) (bool, error) {
+	if !r.Ready() {
+		return false, nil
+	}
+	for _, h := range s.Handlers() {
+		consumer, err := r.consumer(ctx, h.Name)
+		if err != nil {
+			return false, err
+		}
+		info, err := consumer.Info(ctx)
+		if err != nil {
+			return false, fmt.Errorf("consumer %s: %w", r.durable(h.Name), err)
+		}
+		if info.NumPending > 0 || info.NumAckPending > 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,46 @@
+package maintenance
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// Relayed returns the duty that finds events whose messages the broker has lost, and makes them pending again: of a
+// type of which it has no message, every event that was sent long enough ago (docs/decisions/0021).
+func Relayed(pool *pgxpool.Pool, generation events.Generation, consumers map[string]*dispatch.Consumer,
+	log *slog.Logger, health *notify.Health) *Service {
+	types := slices.Sorted(maps.Keys(consumers))
+	return Every(pgtx.RelayedInterval, "relayed", health, func(ctx context.Context) {
+		var waiting []coredb.RelayedSinceRow
+		err := pgtx.InTx(ctx, pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) (err error) {
+			waiting, err = coredb.New(tx).RelayedSince(ctx, coredb.RelayedSinceParams{
+				Generation: int64(generation), EventTypes: types,
+			})
+			return err
+		})
+		for _, w := range waiting {
+			if err != nil || w.Now.Sub(w.FirstAt) < pgtx.RelayedAfter {
+				continue
+			}
+			var n int
+			n, err = consumers[w.EventType].ReturnLost(ctx, w.Now)
+			if n > 0 {
+				log.WarnContext(ctx, "the broker has lost events: they are handled from Postgres", pgtx.LogEventType, w.EventType,
+					pgtx.LogRows, n)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			log.WarnContext(ctx, "could not find out what the broker has lost; it is tried again", pgtx.LogError(err)...)
+		}
+	})
+}
