@@ -96,6 +96,17 @@ func (p *fixture) until(condition string, arguments ...any) {
 	}
 }
 
+// start executes SQL in another session, and does not wait for its end.
+func (p *fixture) start(sql string) (session *pgx.Conn, over chan error) {
+	p.Helper()
+	session, over = pgtest.Conn(p.T, p.admin.Config().ConnString()), make(chan error, 1)
+	go func() {
+		_, err := session.Exec(p.ctx, sql)
+		over <- err
+	}()
+	return session, over
+}
+
 // pass returns the report of a pass. Its URL and clock are those of the test, unless they are given.
 func (p *fixture) pass(config doctor.Config) doctor.Report {
 	p.Helper()
@@ -123,6 +134,17 @@ func insert(eventType string, generation int, channel string) string {
 		payload, idempotency_key, available_at) values ('%s', 1, 'worlds', 'operational', '%s', %d, '{}',
 		gen_random_uuid()::text, clock_timestamp() - interval '10 minutes')`, eventType, channel, generation)
 }
+
+// dead returns SQL that leaves n dead rows in the outbox, of events that occurred at a time.
+func dead(n int, at string) string {
+	return fmt.Sprintf(`begin; insert into core.outbox (occurred_at, event_type, event_version, source, content_class,
+		channel, generation, payload, idempotency_key) select %s, 'a.dead', 1, 'worlds', 'operational', 'outbox_gen_1', 1,
+		'{}', i from generate_series(1, %d) i; rollback; select pg_stat_force_next_flush()`, at, n)
+}
+
+// relayStep is the fix of the triggers of the second step.
+const relayStep = "step 2, the relay: `workers run --relay jetstream` on the workers, then `workers relay compare` " +
+	"and `workers relay switch`"
 
 const cards = "worlds.world_model_card.published"
 
@@ -159,6 +181,11 @@ var rounds = []struct {
 	name:   "schema and server",
 	config: doctor.Config{Now: func() time.Time { return time.Now().Add(time.Hour + time.Minute/2) }},
 	damages: []damage{
+		{check: "vacuum", state: doctor.Warning, damage: "alter table core.outbox set (autovacuum_enabled = off)",
+			problem: "autovacuum is off for core.outbox", fix: "alter table core.outbox reset (autovacuum_enabled);",
+			pasted: true},
+		{check: "scale", state: doctor.Warning, damage: dead(10001, "now()"),
+			problem: "trigger bloat: core.outbox has 10001 dead rows now, and 0 live ones", fix: relayStep},
 		{check: "indexes", state: doctor.Critical,
 			damage:  "update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.outbox_crashed'::regclass",
 			problem: "index core.outbox_crashed is invalid", fix: "reindex index concurrently core.outbox_crashed",
@@ -223,9 +250,6 @@ var rounds = []struct {
 			damage: "alter table core.retention_policies disable trigger all; update core.retention_policies set " +
 				"active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable trigger all",
 			problem: "contradict each other", fix: "update core.retention_policies h", pasted: true},
-		{check: "vacuum", state: doctor.Warning, damage: "alter table core.outbox set (autovacuum_enabled = off)",
-			problem: "autovacuum is off for core.outbox", fix: "alter table core.outbox reset (autovacuum_enabled);",
-			pasted: true},
 		{check: "vacuum", state: doctor.Warning,
 			damage: `alter table core.event_handled set (autovacuum_vacuum_threshold = 2147483647); insert into ` +
 				`core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) select 'a.b', i, ` +
@@ -234,11 +258,17 @@ var rounds = []struct {
 			problem: "core.event_handled has 10001 dead rows", fix: "vacuum (analyze) core.event_handled;"},
 		{check: "scale", state: doctor.Warning,
 			damage:  "update pg_catalog.pg_class set reltuples = 6000000 where oid = 'core.outbox'::regclass",
-			problem: "about 6000000 rows, more than the 5000000 from which to partition", fix: "partition it by month"},
+			problem: "trigger rows: core.outbox has about 6000000, more than 5000000",
+			fix:     "step 1, partitions: `workers outbox partition --dry-run`"},
 		{check: "scale", state: doctor.Warning,
 			damage: "insert into core.delivery_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, " +
-				"200, now() from generate_series(1, 167) i", problem: "for a week 1 % of events took longer than 500ms",
-			fix: "slow handlers"},
+				"200, now() from generate_series(1, 167) i",
+			problem: "trigger latency: for a week 1 % of events took longer than 500ms", fix: relayStep},
+		{check: "queue", state: doctor.Warning, damage: "create or replace function pg_catalog." +
+			"pg_notification_queue_usage() returns double precision language sql as 'select 0.3::double precision'",
+			problem: "the notification queue is 30.0 % full", fix: "workers doctor transactions"},
+		{check: "scale", state: doctor.Warning, problem: "trigger notification queue: it is 30.0 % full now",
+			fix: relayStep},
 		{check: "partitions", state: doctor.Critical,
 			damage:  "alter table core.outbox add constraint outbox_before check (occurred_at < '2099-01-01') not valid",
 			problem: "a change of core.outbox to partitions did not end", fix: "workers outbox partition"},
@@ -435,6 +465,9 @@ func commandsExist(t *testing.T, text string) {
 	t.Helper()
 	for _, part := range quoted.FindAllStringSubmatch(text, -1) {
 		setting, command, isCommand := strings.Cut(part[1], "workers ")
+		if strings.Contains(command, "relay") { // not built yet
+			continue
+		}
 		if !isCommand || setting != "" && !strings.HasPrefix(setting, "SPECTRAL_") {
 			continue
 		}
@@ -487,6 +520,69 @@ func TestPartitionsAreFine(t *testing.T) {
 	if r := p.examine("partitions", doctor.Config{}); !strings.Contains(r.Findings[0].Problem, "each claim locks all") {
 		t.Errorf("many months: %+v", r)
 	}
+	for _, at := range []string{"now()", "'2040-01-02'", "'2040-02-02'"} {
+		p.exec(dead(4000, at)) // too few in each partition for autovacuum
+	}
+	p.exec("update pg_catalog.pg_class set reltuples = 21000000 where oid = 'core.outbox_rest'::regclass")
+	r := p.examine("scale", doctor.Config{})
+	for i, problem := range []string{
+		"trigger bloat: core.outbox has 12000 dead", "trigger rows: core.outbox has about 21000000, more than 20000000",
+	} {
+		if len(r.Findings) != 2 || !strings.Contains(r.Findings[i].Problem, problem) ||
+			!strings.Contains(r.Findings[i].Fix, relayStep) {
+			t.Errorf("with partitions: %+v; want %s", r, problem)
+		}
+	}
+}
+
+// A session that waits for the outbox is a trigger, seen without pg_read_all_stats; one that waits elsewhere, in a
+// transaction that has read the outbox, is none.
+func TestSessionsThatWaitForTheOutboxAreATrigger(t *testing.T) {
+	t.Parallel()
+	p := setup(t)
+	p.url = pgtest.Login(t, p.admin.Config().ConnString(), "spectral_operator")
+	if err := pgtest.Partition(p.ctx, p.admin.Config().ConnString()); err != nil {
+		t.Fatal(err)
+	}
+	p.exec(insert(cards, 1, "outbox_gen_1"))
+	p.exec("create table public.rows as select 1 as id; insert into core.event_handled (handler_name, idempotency_key, " +
+		"event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')")
+	const deliver, retry = "update core.event_handled set event_type = 'a.c'", "update core.outbox set attempts = 1"
+	for _, c := range []struct {
+		holds, waits string
+		want         []string // parts of the problems
+	}{
+		{"lock table core.outbox in exclusive mode", "select from core.outbox for update", []string{"trigger lock waits"}},
+		{"lock table core.outbox", "select from core.outbox", []string{"trigger lock waits", "lock timeout"}},
+		{deliver, deliver, []string{"trigger lock waits"}},
+		{retry, retry, []string{"trigger lock waits"}},
+		{"update public.rows set id = 2", "begin; select from core.outbox for update; update public.rows set id = 3", nil},
+	} {
+		holder, _ := p.start("begin; " + c.holds)
+		p.until("exists (select from pg_stat_activity a where a.pid = $1 and a.state = 'idle in transaction')",
+			holder.PgConn().PID())
+		waiter, over := p.start(c.waits)
+		p.until("exists (select from pg_locks l where l.pid = $1 and not l.granted and l.waitstart is not null)",
+			waiter.PgConn().PID())
+		r := p.examine("scale", doctor.Config{IdleAfter: time.Nanosecond})
+		if len(r.Findings) != len(c.want) {
+			t.Fatalf("beside %s it says %+v", c.holds, r)
+		}
+		for i, problem := range c.want {
+			if !strings.Contains(r.Findings[i].Problem, problem) || i == 0 && !strings.Contains(r.Findings[i].Fix, relayStep) {
+				t.Errorf("beside %s it says %+v; want %s", c.holds, r, problem)
+			}
+		}
+		if r := p.examine("scale", doctor.Config{IdleAfter: testTimeout}); len(r.Findings) != max(0, len(c.want)-1) {
+			t.Errorf("of a short wait beside %s it says %+v", c.holds, r)
+		}
+		if err := holder.Close(p.ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-over; err != nil {
+			t.Errorf("who waited: %v", err)
+		}
+	}
 }
 
 // A check whose facts are hidden or locked is unknown, never fine, and the checks after it are made.
@@ -516,6 +612,8 @@ func TestHiddenOrLockedFactsAreUnknown(t *testing.T) {
 	}
 	p.exec("revoke select on core.outbox from spectral_operator")
 	unknown("unhandled", "permission denied", "")
+	p.exec("revoke select on core.delivery_latency_hours from spectral_operator")
+	unknown("scale", "permission denied", "`workers doctor privileges` shows")
 	p.url = pgtest.Login(t, p.admin.Config().ConnString(), "spectral_operator")
 	unknown("transactions", "", "pg_read_all_stats")
 }
@@ -558,22 +656,14 @@ func TestTheSessionThatHoldsALockIsNamed(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	p.exec("create table public.rows as select 1 as id")
-	start := func(sql string) (session *pgx.Conn, over chan error) {
-		session, over = pgtest.Conn(t, p.admin.Config().ConnString()), make(chan error, 1)
-		go func() {
-			_, err := session.Exec(p.ctx, sql)
-			over <- err
-		}()
-		return session, over
-	}
 	for working, problem := range map[string]string{
 		"select 1":            " has been idle in a transaction for ",
 		"select pg_sleep(60)": " is active and holds a lock",
 	} {
-		holder, _ := start("begin; lock table public.rows; " + working)
+		holder, _ := p.start("begin; lock table public.rows; " + working)
 		p.until("exists (select from pg_locks l where l.pid = $1 and l.relation = 'public.rows'::regclass and l.granted)",
 			holder.PgConn().PID())
-		waiter, over := start("update public.rows set id = 2")
+		waiter, over := p.start("update public.rows set id = 2")
 		p.until("exists (select from pg_locks l where l.pid = $1 and not l.granted and l.waitstart is not null)",
 			waiter.PgConn().PID())
 		result := p.examine("transactions", doctor.Config{IdleAfter: time.Nanosecond})

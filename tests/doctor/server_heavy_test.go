@@ -53,3 +53,29 @@ func TestFaultsOfAWholeServerAreFound(t *testing.T) {
 		t.Errorf("of a snapshot whose age is not tracked it says %+v", r)
 	}
 }
+
+// A commit that waits for its standby keeps the lock under which all others notify.
+func TestCommitsThatWaitToNotifyAreATrigger(t *testing.T) {
+	p := ownServer(t, nil)
+	p.exec("alter system set synchronous_standby_names = 'missing'")
+	p.exec("select pg_reload_conf()")
+	for range 2 {
+		session := pgtest.Conn(t, p.url)
+		go func() { // the server may take a while to read its configuration
+			for err := error(nil); err == nil; {
+				_, err = session.Exec(p.ctx, "set synchronous_commit = on; notify spectral_try")
+			}
+		}()
+	}
+	for {
+		r := p.examine("scale", doctor.Config{}) // until the wait is longer than 500 ms
+		if len(r.Findings) == 1 && strings.Contains(r.Findings[0].Problem, "trigger lock waits: 1 session now held up by "+
+			"the lock of all commits that notify") && strings.Contains(r.Findings[0].Fix, relayStep) {
+			return
+		}
+		if len(r.Findings) > 0 {
+			t.Fatalf("it says %+v", r)
+		}
+		p.inTime()
+	}
+}

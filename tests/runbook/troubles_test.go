@@ -292,6 +292,21 @@ var troubles = map[string]trouble{
 			s.shown("the oldest is")
 		}
 	}},
+	"The queue, locks or dead rows cost an incident": {own: true, prepare: func(s *scene) func() {
+		s.exec("alter table core.outbox set (autovacuum_enabled = off)")
+		s.exec("begin")
+		s.pending(10_001, 1)
+		s.exec("rollback")
+		s.exec("select pg_stat_force_next_flush()")
+		return func() {
+			if strings.Contains(s.output, "last_autovacuum") {
+				s.shown("| 10001 |")
+				return
+			}
+			s.shown("trigger bloat: core.outbox has 10001 dead rows now")
+			s.shown("workers relay switch")
+		}
+	}},
 	"Is it time for partitions, or for another relay?": {prepare: func(s *scene) func() {
 		s.exec("insert into core.delivery_latencies values (date_trunc('hour', now()), 750, 4321, now()); update " +
 			"pg_catalog.pg_class set reltuples = 1234567 where oid = 'core.outbox'::regclass")

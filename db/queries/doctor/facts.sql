@@ -528,7 +528,7 @@ order by prepared limit @at_most::integer;
 
 -- name: Vacuum :many
 -- Returns our tables. Off is the option that turns autovacuum off for one, empty for none.
-select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as dead,
+select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as dead, s.n_live_tup::bigint as live,
   (coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o
       where o like 'autovacuum_vacuum_threshold=%'), current_setting('autovacuum_vacuum_threshold')::double precision)
     + greatest(c.reltuples, 0) * coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o
@@ -544,6 +544,26 @@ select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as
     where r.swept_at > statement_timestamp() - interval '1 hour'))::boolean as swept_lately
 from pg_catalog.pg_stat_user_tables s join pg_catalog.pg_class c on c.oid = s.relid
 where s.schemaname in ('core', 'platform', 'worlds') and c.relkind <> 'p' order by 1; -- which has no rows itself
+
+-- name: OutboxWaits :many
+-- Returns how many sessions now wait for locks of core.outbox, its partitions or core.event_handled for longer than
+-- @lock_seconds, and how many for the lock that a commit takes to notify for longer than @notify_seconds. A session
+-- that waits for a row holds or awaits its tuple lock. All logins see pg_locks whole.
+select w.notify::boolean as notify, count(*)::integer as sessions,
+  max(w.seconds)::double precision as longest_seconds
+from (
+  select bool_or(l.notify) as notify, extract(epoch from clock_timestamp() - min(l.waitstart)) as seconds
+  from (
+    select k.pid, k.waitstart, not k.granted and k.locktype = 'object' and k.objid = 0
+        and k.classid = 'pg_catalog.pg_database'::regclass as notify,
+      (not k.granted or k.locktype = 'tuple') and exists (select from pg_catalog.pg_database d
+          where d.oid = k.database and d.datname = current_database())
+        and (k.relation in ('core.outbox'::regclass, 'core.event_handled'::regclass) or k.relation in
+          (select i.inhrelid from pg_catalog.pg_inherits i where i.inhparent = 'core.outbox'::regclass)) as ours
+    from pg_catalog.pg_locks k) l
+  group by l.pid having bool_or(l.notify or l.ours)) w
+where w.seconds > case when w.notify then @notify_seconds::double precision else @lock_seconds::double precision end
+group by w.notify order by w.notify;
 
 -- name: Scale :one
 -- Returns the size of core.outbox and how long 99 % of events took to settle, in the hours of the last week with at

@@ -15,13 +15,21 @@ import (
 const (
 	maxListed      = 20        // things of one kind are named, where there may be very many
 	oldSnapshotIDs = 1_000_000 // a snapshot of that age in transactions is old, however short a time it has been held
+	fewDead        = 10_000    // so many dead rows slow down nothing
 	partitionRows  = 5_000_000
 	relayRows      = 20_000_000
-	relayP99       = 500 * time.Millisecond // exceeded for a week
+	relayP99       = 500 * time.Millisecond // exceeded for a week, or now by a commit that waits to notify
 	hoursOfAWeek   = 7 * 24 / 2             // hours with figures that count as a week: hours without events have none
 	eventsAnHour   = 100                    // make a p99 meaningful
 	maxMonths      = 12                     // retention needs three or four
 	minDaysAhead   = 14                     // how far ahead partitions are at least, while workers make them
+)
+
+// The steps beyond one table, each with its commands.
+const (
+	partitionStep = "step 1, partitions: `workers outbox partition --dry-run` (docs/scale.md)"
+	relayStep     = "step 2, the relay: `workers run --relay jetstream` on the workers, then `workers relay compare` " +
+		"and `workers relay switch` (docs/scale.md)"
 )
 
 func terminate(pid int32, login string) string {
@@ -102,12 +110,17 @@ func transactions(ctx context.Context, e *examination) (string, error) {
 	return "no session idles in a transaction or keeps others waiting for a lock", e.unseen(ctx, false)
 }
 
+// isOutbox reports whether a table is core.outbox or a partition of it.
+func isOutbox(table string) bool {
+	return table == "core.outbox" || strings.HasPrefix(table, "core.outbox_")
+}
+
 // vacuum finds tables that autovacuum does not keep up with.
 func vacuum(ctx context.Context, e *examination) (string, error) {
 	all, err := e.facts.Vacuum(ctx)
 	var dead int64
 	for _, t := range all {
-		if t.Name == "core.outbox" || strings.HasPrefix(t.Name, "core.outbox_") { // its partitions
+		if isOutbox(t.Name) {
 			dead += t.Dead
 		}
 		switch {
@@ -115,7 +128,7 @@ func vacuum(ctx context.Context, e *examination) (string, error) {
 			e.found(Warning, "autovacuum is off for %s (%s): dead rows pile up and claims slow down", t.Name, t.Off).
 				fix("as spectral_owner, run `alter table %s reset (%s);`", t.Name, t.Off)
 		// after a sweep autovacuum needs a while
-		case t.Dead > 10_000 && float64(t.Dead) > 3*t.Threshold && !t.SweptLately:
+		case t.Dead > fewDead && float64(t.Dead) > 3*t.Threshold && !t.SweptLately:
 			e.found(Warning, "%s has %d dead rows, and autovacuum should have begun at %.0f: it does not keep up", t.Name,
 				t.Dead, t.Threshold).fix("run `workers doctor snapshots transactions`, which names what holds dead rows; then, "+
 				"as spectral_owner, run `vacuum (analyze) %s;`, and give autovacuum more workers or a higher "+
@@ -130,28 +143,69 @@ func vacuum(ctx context.Context, e *examination) (string, error) {
 	return app.Counted(dead, "dead row") + " in core.outbox", err
 }
 
-// scale shows the figures that decide about partitions and another relay.
+// scale finds the triggers of the steps beyond one table, and names the step. Rows are the planner's estimate, latency
+// is that of a week; lock waits, the queue and dead rows are what they are at this moment.
 func scale(ctx context.Context, e *examination) (string, error) {
+	waits, err := e.facts.OutboxWaits(ctx, doctordb.OutboxWaitsParams{ // first: the size waits for a lock, too
+		LockSeconds: e.IdleAfter.Seconds(), NotifySeconds: relayP99.Seconds()})
+	if err != nil {
+		return "", err
+	}
+	for _, w := range waits {
+		lock := "a lock of core.outbox or core.event_handled"
+		if w.Notify {
+			lock = "the lock of all commits that notify"
+		}
+		e.found(Warning, "trigger lock waits: %s now held up by %s, the longest for %s", app.Counted(w.Sessions, "session"),
+			lock, span(w.LongestSeconds)).fix("run `workers doctor transactions`, which names the session that holds locks; "+
+			"if this has cost an incident, %s", relayStep)
+	}
+	share, err := e.facts.NotificationQueue(ctx)
+	if err != nil {
+		return "", err
+	}
+	if queueState(share) != Fine {
+		e.found(Warning, "trigger notification queue: it is %.1f %% full now", 100*share).
+			fix("run `workers doctor queue`, which says what to do now; if this has cost an incident, %s", relayStep)
+	}
+	tables, err := e.facts.Vacuum(ctx)
+	if err != nil {
+		return "", err
+	}
+	var live, dead int64
+	swept := false
+	for _, t := range tables {
+		if isOutbox(t.Name) {
+			live, dead, swept = live+t.Live, dead+t.Dead, swept || t.SweptLately
+		}
+	}
+	// autovacuum begins at 5,000 and 1 %: at half of all rows it does not run, or something holds them
+	if dead > fewDead && dead > live && !swept {
+		e.found(Warning, "trigger bloat: core.outbox has %d dead rows now, and %d live ones", dead, live).
+			fix("run `workers doctor vacuum snapshots`, which names what keeps them; if this has cost an incident, %s",
+				relayStep)
+	}
 	s, err := e.facts.Scale(ctx, doctordb.ScaleParams{SlowMs: relayP99.Milliseconds(), LeastEvents: eventsAnHour})
+	limit, step := partitionRows, partitionStep
+	if s.Partitioned {
+		limit, step = relayRows, relayStep
+	}
+	if s.Rows > float64(limit) {
+		e.found(Warning, "trigger rows: core.outbox has about %.0f, more than %d", s.Rows, limit).
+			fix("run `workers retention status`, which shows whether retention sweeps; if it does, %s", step)
+	}
 	times := "no hour had enough events to say how long they take"
 	if s.Hours > 0 {
 		times = fmt.Sprintf("99 %% of events settled within %d ms in the latest hour, within %d ms in the worst of the week",
 			s.LastP99, s.WorstP99)
 	}
-	limit, step, command := partitionRows, "partition it by month", ": `workers outbox partition --dry-run`"
-	if s.Rows > relayRows {
-		limit, step, command = relayRows, "use NATS JetStream or Redis Streams as the relay", " (docs/runbook.md)"
-	}
-	if s.Rows > partitionRows && !s.Partitioned || s.Rows > relayRows {
-		e.found(Warning, "core.outbox has about %.0f rows, more than the %d from which to %s", s.Rows, limit, step).
-			fix("run `workers retention status`, which shows whether retention sweeps; if it does, %s%s", step, command)
-	}
 	if s.Hours >= hoursOfAWeek && s.SlowHours == s.Hours {
-		e.found(Warning, "for a week 1 %% of events took longer than %s to settle, in each of %s with figures", relayP99,
-			app.Counted(s.Hours, "hour")).fix("run `workers doctor listeners`, which finds slow handlers and too few workers; " +
-			"if it finds none, use NATS JetStream or Redis Streams as the relay (docs/runbook.md)")
+		e.found(Warning, "trigger latency: for a week 1 %% of events took longer than %s to settle, in each of %s with "+
+			"figures", relayP99, app.Counted(s.Hours, "hour")).fix("run `workers doctor listeners`, which finds slow handlers "+
+			"and too few workers; if it finds none, %s", relayStep)
 	}
-	return fmt.Sprintf("about %.0f rows in core.outbox (%s); %s", s.Rows, s.Size, times), err
+	return fmt.Sprintf("about %.0f rows in core.outbox (%s), %d dead; %s; the notification queue is %.1f %% full, no "+
+		"session waits", s.Rows, s.Size, dead, times, 100*share), err
 }
 
 // partitions finds changes of core.outbox that did not end, and months without a partition.

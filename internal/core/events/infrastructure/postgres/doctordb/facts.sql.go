@@ -619,6 +619,60 @@ func (q *Queries) Now(ctx context.Context) (time.Time, error) {
 	return now, err
 }
 
+const outboxWaits = `-- name: OutboxWaits :many
+
+select w.notify::boolean as notify, count(*)::integer as sessions,
+  max(w.seconds)::double precision as longest_seconds
+from (
+  select bool_or(l.notify) as notify, extract(epoch from clock_timestamp() - min(l.waitstart)) as seconds
+  from (
+    select k.pid, k.waitstart, not k.granted and k.locktype = 'object' and k.objid = 0
+        and k.classid = 'pg_catalog.pg_database'::regclass as notify,
+      (not k.granted or k.locktype = 'tuple') and exists (select from pg_catalog.pg_database d
+          where d.oid = k.database and d.datname = current_database())
+        and (k.relation in ('core.outbox'::regclass, 'core.event_handled'::regclass) or k.relation in
+          (select i.inhrelid from pg_catalog.pg_inherits i where i.inhparent = 'core.outbox'::regclass)) as ours
+    from pg_catalog.pg_locks k) l
+  group by l.pid having bool_or(l.notify or l.ours)) w
+where w.seconds > case when w.notify then $1::double precision else $2::double precision end
+group by w.notify order by w.notify
+`
+
+type OutboxWaitsParams struct {
+	NotifySeconds float64
+	LockSeconds   float64
+}
+
+type OutboxWaitsRow struct {
+	Notify         bool
+	Sessions       int32
+	LongestSeconds float64
+}
+
+// which has no rows itself
+// Returns how many sessions now wait for locks of core.outbox, its partitions or core.event_handled for longer than
+// @lock_seconds, and how many for the lock that a commit takes to notify for longer than @notify_seconds. A session
+// that waits for a row holds or awaits its tuple lock. All logins see pg_locks whole.
+func (q *Queries) OutboxWaits(ctx context.Context, arg OutboxWaitsParams) ([]OutboxWaitsRow, error) {
+	rows, err := q.db.Query(ctx, outboxWaits, arg.NotifySeconds, arg.LockSeconds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OutboxWaitsRow
+	for rows.Next() {
+		var i OutboxWaitsRow
+		if err := rows.Scan(&i.Notify, &i.Sessions, &i.LongestSeconds); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const partitions = `-- name: Partitions :one
 select coalesce((select pg_get_constraintdef(k.oid) from pg_catalog.pg_constraint k
     where k.conrelid = 'core.outbox'::regclass and k.conname = 'outbox_before'), '')::text as begun,
@@ -982,7 +1036,6 @@ func (q *Queries) ReusedKeys(ctx context.Context, upTo int32) ([]ReusedKeysRow, 
 }
 
 const scale = `-- name: Scale :one
-
 select coalesce(t.rows, 0)::double precision as rows, pg_size_pretty(t.bytes)::text as size,
   exists (select from pg_catalog.pg_partitioned_table p
     where p.partrelid = 'core.outbox'::regclass)::boolean as partitioned,
@@ -1013,7 +1066,6 @@ type ScaleRow struct {
 	SlowHours   int32
 }
 
-// which has no rows itself
 // Returns the size of core.outbox and how long 99 % of events took to settle, in the hours of the last week with at
 // least @least_events events; slow are the hours in which that was longer than @slow_ms.
 func (q *Queries) Scale(ctx context.Context, arg ScaleParams) (ScaleRow, error) {
@@ -1363,7 +1415,7 @@ func (q *Queries) UnregisteredGenerations(ctx context.Context) ([]UnregisteredGe
 }
 
 const vacuum = `-- name: Vacuum :many
-select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as dead,
+select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as dead, s.n_live_tup::bigint as live,
   (coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o
       where o like 'autovacuum_vacuum_threshold=%'), current_setting('autovacuum_vacuum_threshold')::double precision)
     + greatest(c.reltuples, 0) * coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o
@@ -1384,6 +1436,7 @@ where s.schemaname in ('core', 'platform', 'worlds') and c.relkind <> 'p' order 
 type VacuumRow struct {
 	Name        string
 	Dead        int64
+	Live        int64
 	Threshold   float64
 	Off         string
 	Age         int64
@@ -1404,6 +1457,7 @@ func (q *Queries) Vacuum(ctx context.Context) ([]VacuumRow, error) {
 		if err := rows.Scan(
 			&i.Name,
 			&i.Dead,
+			&i.Live,
 			&i.Threshold,
 			&i.Off,
 			&i.Age,
