@@ -1,12 +1,14 @@
 -- core.outbox_relayed_deliver(p_handlers, p_ids, p_occurred_ats) settles those of these relayed rows as delivered that
--- every handler of theirs has handled; p_handlers are all handlers of the type. Returns their ids. Raises an error if a
--- trigger keeps one of them as it is. Rows are locked before the keys are read, so that of two handlers that end at
--- once one sees the key of the other. It waits for a transaction that is sending a row, and for no other: a row that
--- was given back is settled as any other. Writes core.outbox; reads core.event_handled.
+-- every handler of theirs has handled; p_handlers are all handlers of the type. Returns their ids, and those of rows
+-- that are pending, for the caller to have claimed once it has committed. Raises an error if a trigger keeps one of
+-- them as it is. Rows are locked before the keys are read, so that of two handlers that end at once one sees the key of
+-- the other. It waits for a transaction that is sending a row, and for no other: a row that was given back is settled
+-- as any other. Writes core.outbox; reads core.event_handled.
 create function core.outbox_relayed_deliver(p_handlers text[], p_ids uuid[], p_occurred_ats timestamptz[])
-returns setof uuid
+returns table (id uuid, pending boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
 begin
   if cardinality(p_handlers) > 1 then
     perform from core.outbox o where o.id = any (p_ids)
@@ -26,6 +28,9 @@ begin
               where e.handler_name = h.name and e.idempotency_key = o.idempotency_key)))
        returning o.id, o.status)
     -- a trigger may have changed the new row
-    select w.id from written w where case w.status when 'delivered' then true else core.row_kept() is null end;
+    select w.id, false from written w where case w.status when 'delivered' then true else core.row_kept() is null end;
+  -- rows that were given back while this waited for them: it has locked them all the same
+  return query
+    select o.id, true from core.outbox o where o.id = any (p_ids) and o.status = 'pending' and o.deleted_at is null;
 end
 $$;

@@ -74,9 +74,10 @@ begin
 end
 $$;
 create function core.outbox_relayed_deliver(p_handlers text[], p_ids uuid[], p_occurred_ats timestamptz[])
-returns setof uuid
+returns table (id uuid, pending boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
 begin
   if cardinality(p_handlers) > 1 then
     perform from core.outbox o where o.id = any (p_ids)
@@ -95,7 +96,9 @@ begin
              (select from core.event_handled e
               where e.handler_name = h.name and e.idempotency_key = o.idempotency_key)))
        returning o.id, o.status)
-    select w.id from written w where case w.status when 'delivered' then true else core.row_kept() is null end;
+    select w.id, false from written w where case w.status when 'delivered' then true else core.row_kept() is null end;
+  return query
+    select o.id, true from core.outbox o where o.id = any (p_ids) and o.status = 'pending' and o.deleted_at is null;
 end
 $$;
 create function core.outbox_relayed_return(p_ids uuid[], p_occurred_ats timestamptz[]) returns void

@@ -9,7 +9,7 @@ select t::uuid as id from core.outbox_relayed_take(@generation::bigint, @handler
   @occurred_ats::timestamptz[]) as t;
 
 -- name: DeliverRelayed :many
-select d::uuid as id from core.outbox_relayed_deliver(@handlers::text[], @ids::uuid[],
+select d.id::uuid as id, d.pending::boolean as pending from core.outbox_relayed_deliver(@handlers::text[], @ids::uuid[],
   @occurred_ats::timestamptz[]) as d;
 
 -- name: FailRelayed :one

@@ -13,7 +13,7 @@ import (
 )
 
 const deliverRelayed = `-- name: DeliverRelayed :many
-select d::uuid as id from core.outbox_relayed_deliver($1::text[], $2::uuid[],
+select d.id::uuid as id, d.pending::boolean as pending from core.outbox_relayed_deliver($1::text[], $2::uuid[],
   $3::timestamptz[]) as d
 `
 
@@ -23,19 +23,24 @@ type DeliverRelayedParams struct {
 	OccurredAts []time.Time
 }
 
-func (q *Queries) DeliverRelayed(ctx context.Context, arg DeliverRelayedParams) ([]uuid.UUID, error) {
+type DeliverRelayedRow struct {
+	ID      uuid.UUID
+	Pending bool
+}
+
+func (q *Queries) DeliverRelayed(ctx context.Context, arg DeliverRelayedParams) ([]DeliverRelayedRow, error) {
 	rows, err := q.db.Query(ctx, deliverRelayed, arg.Handlers, arg.Ids, arg.OccurredAts)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []uuid.UUID
+	var items []DeliverRelayedRow
 	for rows.Next() {
-		var id uuid.UUID
-		if err := rows.Scan(&id); err != nil {
+		var i DeliverRelayedRow
+		if err := rows.Scan(&i.ID, &i.Pending); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

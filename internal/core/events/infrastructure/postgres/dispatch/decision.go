@@ -191,6 +191,11 @@ func decide(record map[string]HandlerFailure, unhandled []events.Registration, n
 			d.Counted = true
 		}
 	}
+	if d.Failed && len(now) == 0 { // a relayed row, of which the last handler has succeeded
+		for name, h := range d.Failures {
+			d.Classes[name] = h.Class
+		}
+	}
 	d.LastError = pgtx.CleanText(joinWithin(lines, pgtx.MaxErrorBytes), pgtx.MaxErrorBytes)
 	return d
 }

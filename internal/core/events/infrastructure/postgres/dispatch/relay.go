@@ -217,6 +217,9 @@ func (c *Consumer) handleRelayed(ctx context.Context, r events.Registration, row
 		return nil, !own, err
 	}
 	c.Report(ctx, t.Settled)
+	if t.givenBack {
+		c.Wake(ctx, false)
+	}
 	return left, true, nil
 }
 
@@ -300,8 +303,12 @@ func deliverRelayed(ctx context.Context, t *Tx, rows []Row) error {
 	for i := range rows {
 		place[rows[i].Envelope.EventID] = &rows[i]
 	}
-	for _, id := range delivered {
-		t.Delivered(place[id])
+	for _, row := range delivered {
+		if row.Pending {
+			t.givenBack = true
+		} else {
+			t.Delivered(place[row.ID])
+		}
 	}
 	return nil
 }

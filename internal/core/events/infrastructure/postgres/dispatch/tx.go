@@ -22,14 +22,15 @@ type Tx struct {
 	Settled []Settlement // what it settles, if it commits
 	Shared  bool         // by several events: session state is refused
 
-	consumer *Consumer
-	entry    *journal.Entry // nil where it claims nothing
-	writing  chan error     // the result of writing the entry, while that goes on
-	conn     *pgxpool.Conn  // nil once it is given back or closed
-	tx       *pgtx.Tx
-	broken   bool               // by a handler, not by the network
-	dirty    bool               // a handler left session state: the connection is closed at the end
-	left     pgtx.StatementKind // what the last handler left in the transaction
+	givenBack bool // rows that it handled are pending: a claim may have passed over them while they were locked
+	consumer  *Consumer
+	entry     *journal.Entry // nil where it claims nothing
+	writing   chan error     // the result of writing the entry, while that goes on
+	conn      *pgxpool.Conn  // nil once it is given back or closed
+	tx        *pgtx.Tx
+	broken    bool               // by a handler, not by the network
+	dirty     bool               // a handler left session state: the connection is closed at the end
+	left      pgtx.StatementKind // what the last handler left in the transaction
 }
 
 // Begin begins a transaction of c as the worker role. Entry is nil where nothing is claimed.
