@@ -213,7 +213,11 @@ func handleAll(ctx context.Context, t *Tx, rows []Row, handlers []events.Registr
 	if err := settle(ctx, t, rows); err != nil {
 		return err
 	}
-	committing, cancel := context.WithTimeout(ctx, pgtx.BatchCommitTimeout)
+	timeout := pgtx.BatchCommitTimeout
+	if len(rows) == 1 {
+		timeout = pgtx.StatementTimeout
+	}
+	committing, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := t.Commit(committing); err != nil {
 		return err
