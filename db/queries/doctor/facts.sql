@@ -594,3 +594,20 @@ select coalesce((select pg_get_constraintdef(k.oid) from pg_catalog.pg_constrain
       then 0 else -1 end)::double precision as days_ahead,
   (select count(*) from core.outbox_months())::integer as months,
   coalesce(pg_stat_get_live_tuples(to_regclass('core.outbox_rest')), 0)::bigint as rest;
+
+-- name: RelayPath :one
+-- Seconds since the path was switched; 0: never.
+select r.path, coalesce(extract(epoch from statement_timestamp() - r.switched_at), 0)::double precision as seconds
+from core.relay r;
+
+-- name: RelayedTypes :many
+-- Returns the types with events that a broker has, of the first @up_to in the order of the index, with the age of the
+-- first of them in seconds, and how many live workers of the generation handle the type.
+select o.generation, o.event_type, count(*)::integer as events,
+  extract(epoch from statement_timestamp() - min(o.relayed_at))::double precision as seconds,
+  (select count(*) from core.live_workers w
+   where w.generation = o.generation and jsonb_exists(w.handlers, o.event_type))::integer as workers
+from (select r.generation, r.event_type, r.relayed_at from core.outbox r
+  where r.status = 'relayed' and r.deleted_at is null
+  order by r.generation, r.event_type, r.relayed_at limit @up_to::integer) o
+group by o.generation, o.event_type order by o.generation, o.event_type;

@@ -43,7 +43,7 @@ It reads a copy of the stream, for which it needs SPECTRAL_NATS_URL, as workers 
 		if err != nil {
 			return err
 		}
-		p.notef("events take both paths for %s", span)
+		p.notef("comparing both paths for %s", span)
 		c, err := app.CompareRelay(ctx, o.Events, *broker, span, *who)
 		if err != nil {
 			return err

@@ -10,4 +10,5 @@
 //	schema.go    migrations, schema, privileges, registered event types
 //	backlog.go   generations, pauses, workers, leases, failures, retention
 //	storage.go   snapshots, locks, vacuum, size
+//	relay.go     the path of events, and what a broker has
 package doctor

@@ -96,7 +96,7 @@ var checks = []struct {
 	{"generations", generations}, {"paused", paused}, {"unhandled", unhandled}, {"channels", channels},
 	{"listeners", listeners}, {"leases", leases}, {"failures", failures}, {"retention", retention},
 	{"snapshots", snapshots}, {"transactions", transactions}, {"vacuum", vacuum}, {"scale", scale},
-	{"partitions", partitions},
+	{"partitions", partitions}, {"relay", relay},
 }
 
 // Names returns the names of the checks, in their order.

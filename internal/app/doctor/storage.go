@@ -9,6 +9,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres/doctordb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Limits of the checks in this file; docs/scale.md says what they are for.
@@ -30,6 +31,7 @@ const (
 	partitionStep = "step 1, partitions: `workers outbox partition --dry-run` (docs/scale.md)"
 	relayStep     = "step 2, the relay: `workers run --relay jetstream` on the workers, then `workers relay compare` " +
 		"and `workers relay switch` (docs/scale.md)"
+	relayed = "events take the relay already: docs/scale.md, Nodes, says what is the limit next"
 )
 
 func terminate(pid int32, login string) string {
@@ -146,6 +148,14 @@ func vacuum(ctx context.Context, e *examination) (string, error) {
 // scale finds the triggers of the steps beyond one table, and names the step. Rows are the planner's estimate, latency
 // is that of a week; lock waits, the queue and dead rows are what they are at this moment.
 func scale(ctx context.Context, e *examination) (string, error) {
+	path, err := e.facts.RelayPath(ctx)
+	if err != nil {
+		return "", err
+	}
+	step2 := relayStep
+	if path.Path == pgtx.PathJetStream {
+		step2 = relayed
+	}
 	waits, err := e.facts.OutboxWaits(ctx, doctordb.OutboxWaitsParams{ // first: the size waits for a lock, too
 		LockSeconds: e.IdleAfter.Seconds(), NotifySeconds: relayP99.Seconds()})
 	if err != nil {
@@ -158,7 +168,7 @@ func scale(ctx context.Context, e *examination) (string, error) {
 		}
 		e.found(Warning, "trigger lock waits: %s now held up by %s, the longest for %s", app.Counted(w.Sessions, "session"),
 			lock, span(w.LongestSeconds)).fix("run `workers doctor transactions`, which names the session that holds locks; "+
-			"if this has cost an incident, %s", relayStep)
+			"if this has cost an incident, %s", step2)
 	}
 	share, err := e.facts.NotificationQueue(ctx)
 	if err != nil {
@@ -166,7 +176,7 @@ func scale(ctx context.Context, e *examination) (string, error) {
 	}
 	if queueState(share) != Fine {
 		e.found(Warning, "trigger notification queue: it is %.1f %% full now", 100*share).
-			fix("run `workers doctor queue`, which says what to do now; if this has cost an incident, %s", relayStep)
+			fix("run `workers doctor queue`, which says what to do now; if this has cost an incident, %s", step2)
 	}
 	tables, err := e.facts.Vacuum(ctx)
 	if err != nil {
@@ -183,12 +193,12 @@ func scale(ctx context.Context, e *examination) (string, error) {
 	if dead > fewDead && dead > live && !swept {
 		e.found(Warning, "trigger bloat: core.outbox has %d dead rows now, and %d live ones", dead, live).
 			fix("run `workers doctor vacuum snapshots`, which names what keeps them; if this has cost an incident, %s",
-				relayStep)
+				step2)
 	}
 	s, err := e.facts.Scale(ctx, doctordb.ScaleParams{SlowMs: relayP99.Milliseconds(), LeastEvents: eventsAnHour})
 	limit, step := partitionRows, partitionStep
 	if s.Partitioned {
-		limit, step = relayRows, relayStep
+		limit, step = relayRows, step2
 	}
 	if s.Rows > float64(limit) {
 		e.found(Warning, "trigger rows: core.outbox has about %.0f, more than %d", s.Rows, limit).
@@ -202,7 +212,7 @@ func scale(ctx context.Context, e *examination) (string, error) {
 	if s.Hours >= hoursOfAWeek && s.SlowHours == s.Hours {
 		e.found(Warning, "trigger latency: for a week 1 %% of events took longer than %s to settle, in each of %s with "+
 			"figures", relayP99, app.Counted(s.Hours, "hour")).fix("run `workers doctor listeners`, which finds slow handlers "+
-			"and too few workers; if it finds none, %s", relayStep)
+			"and too few workers; if it finds none, %s", step2)
 	}
 	return fmt.Sprintf("about %.0f rows in core.outbox (%s), %d dead; %s; the notification queue is %.1f %% full, no "+
 		"session waits", s.Rows, s.Size, dead, times, 100*share), err

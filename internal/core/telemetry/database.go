@@ -29,7 +29,8 @@ const (
 	ReadAge       = "spectral.database.read_age"
 )
 
-// Attributes of a backlog. The status is due, paused, scheduled, in_flight or failed; failed events have no generation.
+// Attributes of a backlog. The status is due, paused, scheduled, in_flight, relayed or failed; failed events
+// have no generation.
 const (
 	Status          = attribute.Key("spectral.status")
 	EventGeneration = attribute.Key("spectral.event.generation")

@@ -79,9 +79,10 @@ func (c Config) connect(options ...nats.Option) (*nats.Conn, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	options = append(options, nats.Name(c.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort(), nats.Timeout(5*time.Second),
-		nats.PingInterval(10*time.Second), nats.ReconnectBufSize(-1)) // what cannot be sent at once is an error
+	options = append([]nats.Option{nats.Name(c.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort(), nats.Timeout(5 * time.Second),
+		nats.PingInterval(10 * time.Second), nats.ReconnectBufSize(-1), // what cannot be sent at once is an error
+	}, options...)
 	if c.Credentials != "" {
 		options = append(options, nats.UserCredentials(c.Credentials))
 	}

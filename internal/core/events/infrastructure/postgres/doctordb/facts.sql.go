@@ -939,6 +939,71 @@ func (q *Queries) ReapLocks(ctx context.Context, graceSeconds int32) ([]ReapLock
 	return items, nil
 }
 
+const relayPath = `-- name: RelayPath :one
+select r.path, coalesce(extract(epoch from statement_timestamp() - r.switched_at), 0)::double precision as seconds
+from core.relay r
+`
+
+type RelayPathRow struct {
+	Path    string
+	Seconds float64
+}
+
+// Seconds since the path was switched; 0: never.
+func (q *Queries) RelayPath(ctx context.Context) (RelayPathRow, error) {
+	row := q.db.QueryRow(ctx, relayPath)
+	var i RelayPathRow
+	err := row.Scan(&i.Path, &i.Seconds)
+	return i, err
+}
+
+const relayedTypes = `-- name: RelayedTypes :many
+select o.generation, o.event_type, count(*)::integer as events,
+  extract(epoch from statement_timestamp() - min(o.relayed_at))::double precision as seconds,
+  (select count(*) from core.live_workers w
+   where w.generation = o.generation and jsonb_exists(w.handlers, o.event_type))::integer as workers
+from (select r.generation, r.event_type, r.relayed_at from core.outbox r
+  where r.status = 'relayed' and r.deleted_at is null
+  order by r.generation, r.event_type, r.relayed_at limit $1::integer) o
+group by o.generation, o.event_type order by o.generation, o.event_type
+`
+
+type RelayedTypesRow struct {
+	Generation int64
+	EventType  string
+	Events     int32
+	Seconds    float64
+	Workers    int32
+}
+
+// Returns the types with events that a broker has, of the first @up_to in the order of the index, with the age of the
+// first of them in seconds, and how many live workers of the generation handle the type.
+func (q *Queries) RelayedTypes(ctx context.Context, upTo int32) ([]RelayedTypesRow, error) {
+	rows, err := q.db.Query(ctx, relayedTypes, upTo)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RelayedTypesRow
+	for rows.Next() {
+		var i RelayedTypesRow
+		if err := rows.Scan(
+			&i.Generation,
+			&i.EventType,
+			&i.Events,
+			&i.Seconds,
+			&i.Workers,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const retention = `-- name: Retention :one
 select coalesce(s.policy_fault, '')::text as policy_fault, s.failed_expiring::integer as failed_expiring,
   coalesce(extract(epoch from s.failed_expire_first_at - statement_timestamp()),
