@@ -37,11 +37,10 @@ func (r *Relay) Receive(ctx context.Context, handler string, limit int) (dispatc
 	if len(found) > 0 {
 		return r.messages(ctx, found), nil
 	}
-	if err == nil || ctx.Err() != nil {
-		return dispatch.Messages{}, ctx.Err()
+	if err != nil && ctx.Err() == nil && !errors.Is(err, natsjs.ErrNoHeartbeat) { // that one may be of a busy host
+		r.unready(fmt.Errorf("fetch messages of %s: %w", handler, err)) // the next call waits until it works again
 	}
-	r.look()
-	return dispatch.Messages{}, fmt.Errorf("fetch messages of %s: %w", handler, err)
+	return dispatch.Messages{}, ctx.Err()
 }
 
 func fetched(batch natsjs.MessageBatch, err error) (found []natsjs.Msg, _ error) {

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,6 +16,7 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 const (
@@ -43,13 +43,13 @@ type Relay struct {
 	nc     *nats.Conn
 	js     natsjs.JetStream
 
-	ready atomic.Bool
-	check chan struct{} // asks Run to look at once
+	check    chan struct{} // asks Run to look at once
+	refusals refusals
 
 	mu        sync.Mutex
 	consumers map[string]natsjs.Consumer // by handler
-	prepared  chan struct{}              // closed when there are consumers
-	refusals  refusals
+	ready     chan struct{}              // closed while the broker works
+	isReady   bool
 }
 
 var _ dispatch.Relay = (*Relay)(nil)
@@ -58,7 +58,7 @@ var _ dispatch.Relay = (*Relay)(nil)
 func New(c Config) (*Relay, error) {
 	c.Stream = cmp.Or(c.Stream, DefaultStream)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
-	r := &Relay{config: c, check: make(chan struct{}, 1), prepared: make(chan struct{})}
+	r := &Relay{config: c, check: make(chan struct{}, 1), ready: make(chan struct{})}
 	var err error
 	r.nc, err = c.connect(
 		nats.ConnectHandler(func(*nats.Conn) { r.look() }), nats.ReconnectHandler(func(*nats.Conn) { r.look() }),
@@ -78,7 +78,26 @@ func New(c Config) (*Relay, error) {
 func (r *Relay) Close() { r.nc.Close() }
 
 // Ready implements [dispatch.Relay].
-func (r *Relay) Ready() bool { return r.ready.Load() && r.nc.IsConnected() }
+func (r *Relay) Ready() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.isReady && r.nc.IsConnected()
+}
+
+// setReady takes in whether the broker works, and reports whether it did before.
+func (r *Relay) setReady(now bool) (before bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before = r.isReady
+	switch {
+	case now && !before:
+		close(r.ready)
+	case before && !now:
+		r.ready = make(chan struct{})
+	}
+	r.isReady = now
+	return before
+}
 
 // look asks Run to look at the broker at once.
 func (r *Relay) look() {
@@ -90,7 +109,7 @@ func (r *Relay) look() {
 
 // unready makes events wait for nothing: until Run has seen that the broker works, they are handled from Postgres.
 func (r *Relay) unready(err error) {
-	if r.ready.Swap(false) {
+	if r.setReady(false) {
 		r.config.Log.WarnContext(context.Background(), "the broker does not work: events are handled from Postgres",
 			logError, err)
 	}
@@ -105,30 +124,19 @@ func (r *Relay) Run(ctx context.Context, database func(context.Context) (uuid.UU
 		err := r.prepare(ctx, database, subscriptions)
 		pause := checkPause
 		switch {
-		case err == nil && !r.ready.Swap(true):
+		case err == nil && !r.setReady(true):
 			told = ""
 			r.config.Log.InfoContext(ctx, "the broker is ready", logURL, r.nc.ConnectedUrlRedacted(), logStream, r.config.Stream)
 		case err != nil && ctx.Err() == nil:
-			r.ready.Store(false)
+			r.setReady(false)
 			pause = retryPause
 			if err.Error() != told {
 				told = err.Error()
 				r.config.Log.WarnContext(ctx, "the broker is not ready: events are handled from Postgres", logError, err)
 			}
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		case <-r.check:
-			if err != nil { // it does not help to hurry
-				select {
-				case <-timer.C:
-				case <-ctx.Done():
-				}
-			}
-		}
-		timer.Stop()
+		pgtx.Pause(ctx, retryPause, nil) // it does not help to hurry
+		pgtx.Pause(ctx, pause-retryPause, r.check)
 	}
 }
 
@@ -162,9 +170,6 @@ func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uui
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.consumers == nil {
-		close(r.prepared)
-	}
 	r.consumers = consumers
 	return nil
 }
@@ -209,10 +214,13 @@ func (r *Relay) class(channel string) string {
 	return cmp.Or(strings.TrimPrefix(strings.TrimPrefix(channel, prefix), "_"), events.DefaultClass)
 }
 
-// consumer returns that of a handler, once the broker is prepared.
+// consumer returns that of a handler, once the broker works.
 func (r *Relay) consumer(ctx context.Context, handler string) (natsjs.Consumer, error) {
+	r.mu.Lock()
+	ready := r.ready
+	r.mu.Unlock()
 	select {
-	case <-r.prepared:
+	case <-ready:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
