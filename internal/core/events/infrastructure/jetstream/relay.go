@@ -75,7 +75,10 @@ func New(c Config) (*Relay, error) {
 }
 
 // Close ends the connection.
-func (r *Relay) Close() { r.nc.Close() }
+func (r *Relay) Close() {
+	r.setReady(false)
+	r.nc.Close()
+}
 
 // Ready implements [dispatch.Relay].
 func (r *Relay) Ready() bool {
