@@ -82,7 +82,9 @@ func credentials(t *testing.T) (change func(*server.Options), file string) {
 	trusted, err := jwt.DecodeOperatorClaims(operatorJWT)
 	must(t, err)
 	accountClaims := jwt.NewAccountClaims(accountID)
-	accountClaims.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	accountClaims.Limits.JetStreamLimits = jwt.JetStreamLimits{
+		MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1,
+	}
 	accountJWT, err := accountClaims.Encode(operator)
 	must(t, err)
 	systemJWT, err := jwt.NewAccountClaims(systemID).Encode(operator)
