@@ -18,6 +18,12 @@ import (
 // ackTimeout is how long events wait for the broker's acks. Their rows are locked for so long.
 const ackTimeout = 2 * time.Second
 
+// maxPayload is the largest payload that is sent, in bytes: a receiver has up to 1,000 messages in memory, and brokers
+// take 1 MB by default.
+const maxPayload = 64 << 10
+
+var errTooLarge = fmt.Errorf("larger than %d bytes", maxPayload)
+
 // errDuplicate says that the broker had the event before. Its message may be handled already, and does not come again:
 // the event stays with Postgres.
 var errDuplicate = errors.New("the broker had it before")
@@ -35,6 +41,10 @@ func (r *Relay) Send(ctx context.Context, s events.Subscription, rows []dispatch
 		}
 	}
 	for i := range rows {
+		if len(rows[i].Envelope.Payload) > maxPayload {
+			refuse(errTooLarge)
+			continue
+		}
 		ack, err := r.js.PublishMsgAsync(toMessage(subject, &rows[i]), natsjs.WithExpectStream(r.config.Stream),
 			natsjs.WithRetryAttempts(0))
 		if err != nil {
