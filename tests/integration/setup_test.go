@@ -123,6 +123,7 @@ type bundle struct {
 	log                slog.Handler
 	telemetry          *telemetry.Telemetry // nil: nothing is recorded
 	sockets            *sockets             // of the pools; nil unless the test causes connection faults
+	broker             *broker              // that events go through; nil: see pgtest.Relay
 }
 
 func setup(t *testing.T) *bundle {
@@ -280,7 +281,7 @@ func (b *bundle) newWorker(poll time.Duration, s events.Subscription, adjust ...
 		f(direct)
 	}
 	pool := b.workersPool()
-	l.workers, l.relay = pool, pgtest.Relay(b, b.directURL, b.generation)
+	l.workers, l.relay = pool, b.newRelay()
 	l.Worker, err = worker.New(worker.Config{
 		Generation: b.generation, Direct: direct, Pool: pool, Contracts: b.contracts,
 		Log: slog.New(b.log), Telemetry: b.telemetry, PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
@@ -400,11 +401,17 @@ func (b *bundle) publish(envelopes ...events.Envelope) {
 // publishMany publishes n events, numbered from 0, in one transaction.
 func (b *bundle) publishMany(n int) []events.Envelope {
 	b.Helper()
+	all := numbered(0, n)
+	b.publish(all...)
+	return all
+}
+
+// numbered returns n events, numbered from first.
+func numbered(first, n int) []events.Envelope {
 	all := make([]events.Envelope, n)
 	for i := range all {
-		all[i] = event(i)
+		all[i] = event(first + i)
 	}
-	b.publish(all...)
 	return all
 }
 
