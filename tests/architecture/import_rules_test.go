@@ -23,6 +23,7 @@ const (
 	goose = "github.com/pressly/goose/..."
 	fx    = "go.uber.org/..."
 	cobra = "github.com/spf13/..."
+	nats  = "github.com/nats-io/..."
 )
 
 // importRules are the rules. If your change breaks one, move the code; change a rule only together with
@@ -59,6 +60,15 @@ var importRules = append(adapterRules(), []rule{
 		forbid: []string{pgx},
 		except: []exception{{files: "internal/.../infrastructure/..."}, {files: "internal/core/events/tx.go"},
 			{files: "internal/app/..."}, {files: "tests/..."}}},
+	{name: "NATS", files: "...", reason: "contexts, contracts and handlers are the same whichever way events take",
+		forbid: []string{nats},
+		except: []exception{{files: "internal/core/events/infrastructure/jetstream/..."},
+			{files: "internal/app/embeddednats/..."}, {files: "tests/..."}}},
+	{name: "adapter: jetstream", files: "...", reason: "only the composition chooses a broker",
+		forbid: []string{"spectral/internal/core/events/infrastructure/jetstream/..."},
+		except: []exception{{files: "internal/app/..."}, {files: "tests/..."}}},
+	{name: "embedded NATS", files: "internal/app/embeddednats/...",
+		reason: "running a server has nothing to do with what goes through it", forbid: []string{"spectral/..."}},
 	{name: "command line without SQL", files: "internal/app/cli/...",
 		reason: "package operator has the queries of operators; the command line and the doctor share them",
 		forbid: []string{pgx, sql}},
