@@ -77,7 +77,7 @@ create schema core authorization spectral_owner;
 set local role spectral_owner;
 alter default privileges for role spectral_owner revoke execute on functions from public;
 -- `make generate` writes the edition: a hash of these migrations
-comment on schema core is 'The event system: outbox, dedup log, deployment generations. Edition 96b506c92a15c0f5';
+comment on schema core is 'The event system: outbox, dedup log, deployment generations. Edition bb5acc1eef03f369';
 grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
 
 -- +goose StatementBegin
@@ -104,6 +104,7 @@ create function core.uuid_v7_floor(p_at timestamptz) returns uuid language sql i
 $$;
 -- +goose StatementEnd
 grant execute on function core.uuid_v7 to spectral_operator, spectral_publisher, spectral_worker;
+grant execute on function core.uuid_v7_floor to spectral_operator;
 reset role;
 
 -- Workers and operators read how far the database is migrated.

@@ -477,6 +477,33 @@ func TestEventsLeaveTheBrokerWithoutWorkers(t *testing.T) {
 	b.wantOnce(20, handlerOne, handlerTwo)
 }
 
+// The login of an operator may compare.
+func TestEventsOnBothPathsAreEqual(t *testing.T) {
+	b := setupRelay(t, nil)
+	o := b.operator()
+	_, err := o.SwitchRelay(b.ctx, pgtx.PathPostgres, "anna")
+	must(b.T, err)
+	b.startWorker(noPoll, ungated())
+	type report struct {
+		app.Comparison
+		error
+	}
+	reports := make(chan report, 1)
+	go func() {
+		c, err := app.CompareRelay(b.ctx, o, jetstream.Config{URL: b.broker.server.URL(), Stream: stream}, 2*time.Second, "")
+		reports <- report{c, err}
+	}()
+	b.eventually("the switch", func() bool { return one[string](b, "select path from core.relay") == pgtx.PathBoth })
+	b.publishMany(20)
+	c := receive(b.T, reports)
+	must(b.T, c.error)
+	if !c.Equal() || c.Sent != 20 || c.Arrived != 20 || c.Handled[handlerOne] != 20 || c.Handled[handlerTwo] != 20 ||
+		c.Repeated+c.Unmarked > 0 {
+		b.Errorf("%+v", c.Comparison)
+	}
+	b.wantOnce(20, handlerOne, handlerTwo)
+}
+
 // Failures of relayed events are those of events that no broker has had. What is replayed is handled from Postgres.
 func TestFailuresOfRelayedEvents(t *testing.T) {
 	b := setupRelay(t, nil)
