@@ -15,6 +15,8 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/jetstream"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/internal/core/events/infrastructure/postgres/worker"
@@ -179,7 +181,12 @@ func work(ctx context.Context) (err error) {
 		subscription = run.subscription(s.Generation, id)
 		grace = run.Grace
 	}
-	poolConfig, err := pgtx.PoolConfig(s.PoolURL, worker.Connections(subscription, false), false)
+	log := app.NewLogger(os.Stderr, slog.LevelInfo, s.Generation)
+	relay, err := openRelay(s.Generation, log)
+	if err != nil {
+		return err
+	}
+	poolConfig, err := pgtx.PoolConfig(s.PoolURL, worker.Connections(subscription, relay != nil), false)
 	if err != nil {
 		return err
 	}
@@ -197,7 +204,7 @@ func work(ctx context.Context) (err error) {
 	}
 	listener, err := worker.New(worker.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts,
-		Log: app.NewLogger(os.Stderr, slog.LevelInfo, s.Generation), Worker: id, Name: "test worker",
+		Log: log, Worker: id, Name: "test worker", Relay: relay,
 	})
 	if err != nil {
 		return err
@@ -216,4 +223,17 @@ func work(ctx context.Context) (err error) {
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	return listener.Stop(stopping)
+}
+
+// openRelay returns a relay, until the process ends, if the environment names a broker.
+func openRelay(g events.Generation, log *slog.Logger) (dispatch.Relay, error) {
+	if os.Getenv(app.EnvNatsURL) == "" {
+		return nil, nil //nolint:nilnil // a worker without one
+	}
+	config, err := app.ReadRelay(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	config.Generation, config.Log = g, log
+	return jetstream.New(*config)
 }

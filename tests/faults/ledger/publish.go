@@ -64,6 +64,18 @@ func (l *Ledger) Counts() map[Outcome]int {
 	return counts
 }
 
+// Events returns how many events are in transactions that committed.
+func (l *Ledger) Events() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, tx := range l.transactions {
+		if tx.outcome == Committed {
+			n += len(tx.keys)
+		}
+	}
+	return n
+}
+
 func (l *Ledger) record(keys []string, o Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

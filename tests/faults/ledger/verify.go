@@ -52,14 +52,14 @@ func (l *Ledger) awaitSettled(ctx context.Context, t testing.TB, conn *pgx.Conn,
 	var open int
 	settled := pgtest.Eventually(within, func() bool {
 		must(t, conn.QueryRow(ctx, `select
-			(select count(*) from core.outbox where status in ('pending', 'in_flight')) +
+			(select count(*) from core.outbox where status in ('pending', 'in_flight', 'relayed')) +
 			(select count(*) from pg_catalog.pg_stat_activity where application_name = $1 and state like 'idle in%')`,
 			applicationName).Scan(&open))
 		return open == 0
 	})
 	if !settled {
 		rows := collect[struct{ Row string }](ctx, t, conn, `select o::text from (select id, status, attempts, created_at,
-			available_at, last_error, handler_failures from core.outbox where status in ('pending', 'in_flight')
+			available_at, last_error, handler_failures from core.outbox where status in ('pending', 'in_flight', 'relayed')
 			order by created_at limit $1) o`, mostProblems)
 		t.Errorf("%d events are still pending after %s (the ledger: %v):\n%v", open, within, l.Counts(), rows)
 	}
