@@ -8,17 +8,27 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
   v_path text;
+  v_all constant boolean := true = all (p_stored); -- nearly always
   v_relayed integer;
   v_written integer;
+  -- of partitions, only those with these times are read
+  v_first constant timestamptz := (select min(t) from unnest(p_occurred_ats) t);
+  v_last constant timestamptz := (select max(t) from unnest(p_occurred_ats) t);
 begin
   select r.path into strict v_path from core.relay r for share;
   if v_path = 'postgres' then return 0; end if;
   with written as
-    (update core.outbox o set relayed_at = case when k.stored then clock_timestamp() else '-infinity' end,
-       status = case when k.stored and v_path = 'jetstream' then 'relayed' else o.status end
-     from unnest(p_ids, p_occurred_ats, p_stored) as k(id, occurred_at, stored)
-     where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-       and case when o.status = 'pending' then o.deleted_at is null else false end
+    (update core.outbox o set
+       relayed_at = case when v_all or (o.id, o.occurred_at) in
+         (select k.id, k.occurred_at from unnest(p_ids, p_occurred_ats, p_stored) as k(id, occurred_at, stored)
+          where k.stored) then clock_timestamp() else '-infinity' end,
+       status = case when v_path = 'jetstream' and (v_all or (o.id, o.occurred_at) in
+         (select k.id, k.occurred_at from unnest(p_ids, p_occurred_ats, p_stored) as k(id, occurred_at, stored)
+          where k.stored)) then 'relayed' else o.status end
+     where o.id = any (p_ids) and o.occurred_at between v_first and v_last
+       -- hash tables of the pairs, as in core.outbox_deliver
+       and case when o.status = 'pending' and o.deleted_at is null
+         then (o.id, o.occurred_at) in (select * from unnest(p_ids, p_occurred_ats)) else false end
      returning o.status, o.relayed_at)
   select count(*) filter (where w.status = 'relayed'), count(w.relayed_at) into v_relayed, v_written from written w;
   if v_written <> cardinality(p_ids) then perform core.row_kept(); end if;

@@ -41,17 +41,25 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
   v_path text;
+  v_all constant boolean := true = all (p_stored); -- nearly always
   v_relayed integer;
   v_written integer;
+  v_first constant timestamptz := (select min(t) from unnest(p_occurred_ats) t);
+  v_last constant timestamptz := (select max(t) from unnest(p_occurred_ats) t);
 begin
   select r.path into strict v_path from core.relay r for share;
   if v_path = 'postgres' then return 0; end if;
   with written as
-    (update core.outbox o set relayed_at = case when k.stored then clock_timestamp() else '-infinity' end,
-       status = case when k.stored and v_path = 'jetstream' then 'relayed' else o.status end
-     from unnest(p_ids, p_occurred_ats, p_stored) as k(id, occurred_at, stored)
-     where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-       and case when o.status = 'pending' then o.deleted_at is null else false end
+    (update core.outbox o set
+       relayed_at = case when v_all or (o.id, o.occurred_at) in
+         (select k.id, k.occurred_at from unnest(p_ids, p_occurred_ats, p_stored) as k(id, occurred_at, stored)
+          where k.stored) then clock_timestamp() else '-infinity' end,
+       status = case when v_path = 'jetstream' and (v_all or (o.id, o.occurred_at) in
+         (select k.id, k.occurred_at from unnest(p_ids, p_occurred_ats, p_stored) as k(id, occurred_at, stored)
+          where k.stored)) then 'relayed' else o.status end
+     where o.id = any (p_ids) and o.occurred_at between v_first and v_last
+       and case when o.status = 'pending' and o.deleted_at is null
+         then (o.id, o.occurred_at) in (select * from unnest(p_ids, p_occurred_ats)) else false end
      returning o.status, o.relayed_at)
   select count(*) filter (where w.status = 'relayed'), count(w.relayed_at) into v_relayed, v_written from written w;
   if v_written <> cardinality(p_ids) then perform core.row_kept(); end if;
@@ -62,11 +70,15 @@ create function core.outbox_relayed_take(p_generation bigint, p_handler text, p_
   p_occurred_ats timestamptz[]) returns setof uuid
 language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+declare
+  v_first constant timestamptz := (select min(t) from unnest(p_occurred_ats) t);
+  v_last constant timestamptz := (select max(t) from unnest(p_occurred_ats) t);
 begin
   return query
-    select o.id from unnest(p_ids, p_occurred_ats) as k(id, occurred_at) join core.outbox o
-      on o.id = k.id and o.occurred_at = k.occurred_at
-    where o.id = any (p_ids) and case when o.status = 'relayed' or o.status = 'pending' then o.deleted_at is null end
+    select o.id from core.outbox o
+    where o.id = any (p_ids) and o.occurred_at between v_first and v_last
+      and case when (o.status = 'relayed' or o.status = 'pending') and o.deleted_at is null
+        then (o.id, o.occurred_at) in (select * from unnest(p_ids, p_occurred_ats)) else false end
       and o.generation = p_generation and o.crashes = 0 and not o.handler_failures ? p_handler
       and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
       and not exists
@@ -78,6 +90,10 @@ returns table (id uuid, pending boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
+declare
+  v_first constant timestamptz := (select min(t) from unnest(p_occurred_ats) t);
+  v_last constant timestamptz := (select max(t) from unnest(p_occurred_ats) t);
+  v_written integer;
 begin
   if cardinality(p_handlers) > 1 then
     perform from core.outbox o where o.id = any (p_ids)
@@ -87,16 +103,18 @@ begin
   return query
     with written as
       (update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
-       from unnest(p_ids, p_occurred_ats) as k(id, occurred_at)
-       where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+       where o.id = any (p_ids) and o.occurred_at between v_first and v_last
          and case
-           when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
+           when (o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null) and o.deleted_at is null
+             then (o.id, o.occurred_at) in (select * from unnest(p_ids, p_occurred_ats)) else false end
          and (cardinality(p_handlers) = 1 or not exists
            (select from unnest(p_handlers) as h(name) where core.handles(h.name, o.target) and not exists
              (select from core.event_handled e
               where e.handler_name = h.name and e.idempotency_key = o.idempotency_key)))
        returning o.id, o.status)
     select w.id, false from written w where case w.status when 'delivered' then true else core.row_kept() is null end;
+  get diagnostics v_written = row_count;
+  if v_written = cardinality(p_ids) then return; end if;
   return query
     select o.id, true from core.outbox o where o.id = any (p_ids) and o.status = 'pending' and o.deleted_at is null;
 end

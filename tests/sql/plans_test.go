@@ -50,6 +50,7 @@ func planned(t *testing.T, partitions bool) *plans {
 			end loop;
 		end $$;
 		select core.generation_announce(3), core.generation_drain(1);
+		update core.relay set path = 'jetstream';
 		insert into core.workers (worker_id, session_id, generation, name, handlers)
 			select w, w, 1, 'w', '{}' from gen_random_uuid() w`)
 	ids := func(from int) string {
@@ -71,6 +72,14 @@ func planned(t *testing.T, partitions bool) *plans {
 		"core.outbox_claim(3, '{card}', 100, '-infinity', gen_random_uuid(), true)",
 		"core.workers w, core.claim_journal_write(w.worker_id, '{card}', 1, " + pending + ")",
 		"core.outbox_deliver(" + pending + ", " + times + ")",
+		// of no ids while the tables are empty: it raises an error for those that it does not find
+		"(select coalesce(max(j.ids), '{}') i from core.claim_journal j) r, core.outbox_relayed(r.i, array_fill(" +
+			"'2026-01-01'::timestamptz, array[cardinality(r.i)]), array_fill(true, array[cardinality(r.i)]))",
+		"core.outbox_relayed_take(1, 'a.b', " + pending + ", " + times + ")",
+		"core.outbox_relayed_deliver('{a.b}', " + pending + ", " + times + ")",
+		"core.outbox_relayed_deliver('{a.b,c.d}', " + pending + ", " + times + ")",
+		"core.outbox_relayed_return(" + pending + ", " + times + ")",
+		"core.outbox_relayed_return_lost(1, '{card}', now(), 100)", "core.outbox_relayed_since(1, '{{card}}')",
 		"core.outbox_publish_event('{9701}', null, '{card}', 'worlds', '{}', 1, null, null, 'k9701', null, null, null, " +
 			"null, null)",
 		"core.outbox_publish_rows(" + pending + ", null, " + each("'{card}'::text") + ", " + each("'worlds'::text") + ", " +

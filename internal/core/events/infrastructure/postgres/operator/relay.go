@@ -2,13 +2,10 @@ package operator
 
 import (
 	"context"
-	"encoding/binary"
 	"time"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
-
-	"github.com/google/uuid"
 )
 
 // Relay is which way events take, and what a broker has.
@@ -53,12 +50,6 @@ type Sent struct {
 	HandledBy []string
 }
 
-// firstID returns the least id of events that were published from a time on.
-func firstID(at time.Time) (id uuid.UUID) {
-	binary.BigEndian.PutUint64(id[:], uint64(at.UnixMilli())<<16) //nolint:gosec // after 1970
-	return id
-}
-
 // SentSince calls use with each event that a broker has taken from a time of the database on. Events that were
 // published more than an hour before that time are left out.
 func (c *Client) SentSince(ctx context.Context, since time.Time, use func(Sent)) error {
@@ -73,7 +64,7 @@ select o.id, o.event_type, o.event_version, o.occurred_at, o.source, coalesce(o.
   o.payload::text, o.idempotency_key, coalesce(o.trace_context, ''), o.content_class, o.status,
   array(select h.handler_name from known k join core.event_handled h on h.handler_name = k.name
         where h.idempotency_key = o.idempotency_key)
-from core.outbox o where o.relayed_at >= $1 and o.id >= $2`, since, firstID(since.Add(-time.Hour)))
+from core.outbox o where o.relayed_at >= $1 and o.id >= core.uuid_v7_floor($1 - interval '1 hour')`, since)
 		if err != nil {
 			return err
 		}
