@@ -11,9 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == workerProcess {
-		exit(runWorkerProcess(os.Args[2]))
-	}
+	beProcess()
 	os.Exit(m.Run())
 }
 

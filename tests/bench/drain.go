@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,9 +126,11 @@ var historyOf = map[string]string{
 func (w drain) settle(ctx context.Context, d *database, s system) (took time.Duration, err error) {
 	handled := make(chan struct{})
 	var stop func() error
-	if w.processes > 0 {
+	if ours, ok := s.(spectral); w.processes > 0 || ok && ours.relay == sending { // no handler runs here
 		close(handled)
-		stop, err = startProcesses(d, w.processes)
+	}
+	if w.processes > 0 {
+		stop, err = startProcesses(d, s, w.processes)
 	} else {
 		stop, err = s.Work(ctx, d, job{effect: w.effect, handle: w.counter(handled)})
 	}
@@ -205,7 +208,7 @@ func (d *database) holdSnapshot(ctx context.Context) error {
 // workerProcess is the argument that makes this program a worker process, until its input ends.
 const workerProcess = "worker-process"
 
-func startProcesses(d *database, n int) (stop func() error, err error) {
+func startProcesses(d *database, s system, n int) (stop func() error, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -219,7 +222,7 @@ func startProcesses(d *database, n int) (stop func() error, err error) {
 		return err
 	}
 	for range n {
-		c := exec.Command(program, workerProcess, d.worker)
+		c := exec.Command(program, workerProcess, d.worker, s.Info().name, d.bench.broker.url)
 		c.Stderr = os.Stderr
 		input, err := c.StdinPipe()
 		if err == nil {
@@ -233,9 +236,14 @@ func startProcesses(d *database, n int) (stop func() error, err error) {
 	return stop, nil
 }
 
-// runWorkerProcess runs a worker of this project without effects.
-func runWorkerProcess(url string) error {
-	stop, err := product.Work(context.Background(), &database{worker: url}, job{})
+// runWorkerProcess runs a worker of this project, or a variant with a relay, without effects.
+func runWorkerProcess(url, name, brokerURL string) error {
+	s := system(product)
+	if i := slices.IndexFunc(relayed, func(r system) bool { return r.Info().name == name }); i >= 0 {
+		s = relayed[i]
+	}
+	b := &bench{broker: &broker{url: brokerURL}}
+	stop, err := s.Work(context.Background(), &database{worker: url, bench: b}, job{})
 	if err != nil {
 		return err
 	}

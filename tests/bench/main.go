@@ -13,6 +13,7 @@
 //   - server.go: the Postgres, its databases and its counters
 //   - system.go: what a system is; spectral.go, floor.go, river.go, watermill.go, gue.go, node.go: the systems
 //   - workload.go: the list of workloads; publish.go, drain.go, latency.go: how they run
+//   - relay.go: the NATS server, and what of the way through it is measured
 //   - report.go: tables, charts and JSON
 package main
 
@@ -33,9 +34,7 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == workerProcess {
-		exit(runWorkerProcess(os.Args[2]))
-	}
+	beProcess()
 	var o options
 	o.flags(flag.CommandLine)
 	flag.Parse()
@@ -52,6 +51,16 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	defer stop()
 	exit(run(ctx, o, chosen))
+}
+
+// beProcess runs what the arguments of a process that this program has started ask for, and ends it.
+func beProcess() {
+	switch {
+	case len(os.Args) == 5 && os.Args[1] == workerProcess:
+		exit(runWorkerProcess(os.Args[2], os.Args[3], os.Args[4]))
+	case len(os.Args) == 2 && os.Args[1] == brokerProcess:
+		exit(runBroker())
+	}
 }
 
 func exit(err error) {

@@ -183,6 +183,7 @@ var ratios = []ratio{
 	{"drain, log as by default against none", "drain with log", "drain", "spectral with log", "spectral", ">= 0.8"},
 	{"drain, partitions against one table", "drain with partitions", "drain", "spectral in partitions", "spectral",
 		">= 0.9"},
+	{"relay of small events, events/s", "relay", "drain", "relay", "", ">= 20000"},
 	{"first publish on a connection, ms", "first publish", "first publish", "spectral", "", "<= 10"},
 	{"statements for each event, alone", "pickup at 50/s", "statements", "spectral", "", "<= 8"},
 	{"statements for each event, in batches", "statements", "statements", "spectral", "", "<= 0.2"},
@@ -346,7 +347,8 @@ func chartFile(workload string) string {
 
 // colors of the systems. Other variants of the floor have its color.
 var colors = map[string]string{"spectral": "#2f6fb3", "spectral-sql": "#7fabdb", "spectral with log": "#1b4777",
-	"spectral in partitions": "#4f8f8b", "floor": "#9aa7b4", "river": "#c2703d", "watermill": "#4f9d69", "gue": "#8a6bb1",
+	"spectral in partitions": "#4f8f8b", "relay": "#7a4fa3", "relay consumers": "#c98bb9",
+	"relay and consumers": "#a3396b", "floor": "#9aa7b4", "river": "#c2703d", "watermill": "#4f9d69", "gue": "#8a6bb1",
 	"graphile-worker": "#c9a227", "pg-boss": "#b5495b"}
 
 func color(system string) string { return cmp.Or(colors[system], colors["floor"]) }

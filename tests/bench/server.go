@@ -31,6 +31,7 @@ const password = "bench" // of the logins, on a server that only this process kn
 type bench struct {
 	sizes     sizes
 	server    *embeddedpg.Server
+	broker    *broker
 	dir       string
 	databases map[string]*database
 	skipped   map[string]bool
@@ -48,6 +49,11 @@ func start(ctx context.Context, sizes sizes) (*bench, error) {
 	b := &bench{sizes: sizes, dir: dir, databases: make(map[string]*database), skipped: make(map[string]bool)}
 	b.server, err = embeddedpg.Start(ctx, embeddedpg.Config{
 		Dir: filepath.Join(dir, "postgres"), Settings: serverSettings, BinDir: os.Getenv(app.EnvPostgresBin)})
+	if err == nil {
+		if b.broker, err = startBroker(); err != nil {
+			err = errors.Join(err, b.server.Stop(ctx))
+		}
+	}
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -60,7 +66,7 @@ func (b *bench) stop() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // the data need not be written
-	return errors.Join(b.server.Stop(ctx), os.RemoveAll(b.dir))
+	return errors.Join(b.broker.stop(), b.server.Stop(ctx), os.RemoveAll(b.dir))
 }
 
 // database is one system's database. Its worker and its producers have separate logins, so that their statements are
@@ -150,9 +156,9 @@ func (d *database) empty(ctx context.Context, s system) error {
 
 // usage counts what was used until now.
 type usage struct {
-	client, server time.Duration // CPU
-	wal            int64         // bytes
-	allocations    uint64
+	client, server, broker time.Duration // CPU
+	wal                    int64         // bytes
+	allocations            uint64
 }
 
 func (d *database) usage(ctx context.Context) (u usage, err error) {
@@ -163,7 +169,7 @@ func (d *database) usage(ctx context.Context) (u usage, err error) {
 		}
 		u.client += time.Duration(used.Utime.Nano() + used.Stime.Nano())
 	}
-	u.server = serverCPU()
+	u.server, u.broker = serverCPU(), d.bench.broker.cpu()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	u.allocations = memory.Mallocs
@@ -177,11 +183,17 @@ func (u usage) since(before usage, n float64, s system) []metric {
 		{"client CPU", "µs", float64((u.client - before.client).Microseconds()) / n, true},
 		{"server CPU", "µs", float64((u.server - before.server).Microseconds()) / n, true},
 		{"WAL", "bytes", float64(u.wal-before.wal) / n, true}}
+	if ours, ok := s.(spectral); ok && ours.relay != noRelay {
+		metrics = append(metrics, metric{"broker CPU", "µs", float64((u.broker - before.broker).Microseconds()) / n, true})
+	}
 	if _, elsewhere := s.(node); !elsewhere {
 		metrics = append(metrics, metric{"allocations", "per event", float64(u.allocations-before.allocations) / n, true})
 	}
 	return metrics
 }
+
+// tick is 1 / USER_HZ, which is 100 on Linux.
+const tick = time.Second / 100
 
 // serverCPU returns the CPU time of the server's processes, ended ones included; zero where /proc is missing.
 func serverCPU() time.Duration {
@@ -213,7 +225,7 @@ func serverCPU() time.Duration {
 			ticks += n
 		}
 	}
-	return time.Duration(ticks) * time.Second / 100 // of USER_HZ, which is 100 on Linux
+	return time.Duration(ticks) * tick
 }
 
 // transactions returns how many transactions the database has had, failed ones included.

@@ -52,12 +52,16 @@ type spectral struct {
 	types    int                  // of events, each with its own consumer; zero means one
 	leased   bool
 	months   bool // core.outbox has monthly partitions
+	relay    relay
 }
 
 func (s spectral) Info() info {
-	return info{s.name, "spectral", "core.outbox, core.event_handled, core.claim_journal",
-		`select exists (select from core.outbox where status = 'pending' and deleted_at is null)
-			or exists (select from core.outbox where status = 'in_flight' and deleted_at is null)`}
+	left := `select exists (select from core.outbox where status = 'pending' and deleted_at is null)
+		or exists (select from core.outbox where status = 'in_flight' and deleted_at is null)`
+	if s.relay == receiving || s.relay == relaying {
+		left += " or exists (select from core.outbox where status = 'relayed' and deleted_at is null)"
+	}
+	return info{s.name, "spectral", "core.outbox, core.event_handled, core.claim_journal", left}
 }
 
 func contracts() (*events.Contracts, error) {
@@ -153,7 +157,11 @@ const fillRows = `select (lpad(to_hex((extract(epoch from t) * 1000)::bigint), 1
 	from (select i, now() - ($1 - i) * interval '10 us' as t from generate_series(0, $1 - 1) as i) as g`
 
 func (s spectral) Fill(ctx context.Context, d *database, b backlog) error {
-	return fillOutbox(ctx, d, "core.outbox", b, max(s.types, 1))
+	err := fillOutbox(ctx, d, "core.outbox", b, max(s.types, 1))
+	if err == nil && s.relay != noRelay {
+		err = s.throughBroker(ctx, d)
+	}
+	return err
 }
 
 // fillOutbox adds events of so many types, in turn, to core.outbox or to a copy of it, without triggers.
@@ -177,7 +185,7 @@ func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, e
 	connections := 0
 	for n := range max(s.types, 1) {
 		subscriptions = append(subscriptions, s.subscription(n, j))
-		connections += worker.Connections(subscriptions[n], false)
+		connections += worker.Connections(subscriptions[n], s.relay != noRelay)
 	}
 	log := cmp.Or(s.log, discard)
 	pool, err := openAppPool(ctx, d.worker, pgtx.PoolConnections(connections))
@@ -198,9 +206,17 @@ func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, e
 	}
 	sweeper := &retention.Sweeper{
 		Store: retentionpg.New(spare, pgtx.WorkerRole), Steps: app.RetentionSteps(), Log: log, Random: rand.Float64}
-	w, err := worker.New(worker.Config{Generation: generation, Direct: direct, Pool: pool, Contracts: all, Log: log,
+	config := worker.Config{Generation: generation, Direct: direct, Pool: pool, Contracts: all, Log: log,
 		Telemetry: s.measured, Worker: uuid.New(), Name: "bench",
-		Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)}})
+		Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)}}
+	if s.relay != noRelay {
+		r, err := s.newRelay(d.bench.broker)
+		if err != nil {
+			return nil, err
+		}
+		config.Relay = r
+	}
+	w, err := worker.New(config)
 	if err != nil {
 		return nil, err
 	}
@@ -212,6 +228,9 @@ func (s spectral) Work(ctx context.Context, d *database, j job) (func() error, e
 	return func() error {
 		defer pool.Close()
 		defer spare.Close()
+		if r, ok := config.Relay.(*benchRelay); ok {
+			defer r.Close()
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		return w.Stop(ctx)

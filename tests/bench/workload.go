@@ -133,6 +133,12 @@ func workloads(n sizes) []workload {
 		workload{name: "drain with partitions", run: drain{count: n.drain}.run,
 			systems: []system{product, spectral{name: "spectral in partitions", months: true}},
 			about:   "The same with `core.outbox` in monthly partitions, against one table."},
+		workload{name: "relay", run: drain{count: n.drain, resources: true}.run,
+			systems: append([]system{product}, relayed...),
+			about: fmt.Sprintf("A backlog of %d events without effect, from Postgres and through JetStream on a NATS server in "+
+				"a process by itself: *relay* until the stream has all of them and none is handled, *relay consumers* from then "+
+				"until the last is settled, *relay and consumers* both at once. CPU, WAL and allocations are for each event.",
+				n.drain)},
 		workload{name: "statements", systems: []system{product, bare, riverQueue{}},
 			about: "Statements that the worker sends for each event of a backlog, BEGIN, SET and COMMIT included.",
 			run:   drain{count: n.drain, statements: true}.run},
@@ -192,6 +198,9 @@ func workloads(n sizes) []workload {
 			func(x int) runner { return drain{count: n.drain}.of(spectral{handlers: x}) }, product),
 		curve("curve of worker processes", "processes", "Drain of "+backlog+".", n.workers,
 			func(x int) runner { return drain{count: n.drain, processes: x}.run }, product),
+		curve("curve of relay processes", "processes", "Drain of "+backlog+" through JetStream by so many worker processes, "+
+			"from when they are started; the systems are those of the workload *relay*.", []int{1, 2, 4},
+			func(x int) runner { return drain{count: n.drain, processes: x}.run }, append([]system{product}, relayed...)...),
 		curve("curve of payload size", "bytes", "Drain of "+backlog+" with so much text in the payload; of fewer from 1 kB "+
 			"on, so that there is no more text in all.", []int{100, 1000, 10_000, 100_000},
 			func(x int) runner { return drain{count: min(n.drain, n.drain*1000/x), bytes: x}.run }, product, bare, riverQueue{}))
