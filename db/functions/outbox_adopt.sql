@@ -40,7 +40,8 @@ begin
 
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
-  perform core.outbox_relayed_return_lost(p_from, null, v_now, p_limit);
+  perform core.outbox_relayed_return_lost(p_from, t.event_type, v_now, null, p_limit)
+  from unnest(coalesce(p_event_types, array[null])) as t(event_type);
   v_suspects := coalesce(core.claim_suspects(null), '{}');
 
   for v_type in select p.event_type from core.pending_types() p

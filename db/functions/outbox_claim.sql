@@ -1,12 +1,14 @@
--- core.outbox_claim(p_generation, p_event_type, p_limit, p_watermark, p_worker, p_crashed) claims up to p_limit due
--- rows of one type and generation for the caller's transaction (row-locked mode): they stay pending under its row
--- locks, and are free again when it ends. With p_crashed it claims only rows with crashes, otherwise only rows without.
--- It skips rows that others have locked, those of core.claim_suspects and quarantined ones. It does not look for rows
--- available before p_watermark, and claims nothing of a paused type. It claims at most 16 MiB of payload and one row,
--- because all are in memory at once. Relayed: it was sent to a broker before. Locks core.outbox; reads
--- core.paused_types, core.quarantined_events and what core.claim_suspects reads.
+-- core.outbox_claim(p_generation, p_event_type, p_limit, p_watermark, p_worker, p_crashed, p_kept_by) claims up to
+-- p_limit due rows of one type and generation for the caller's transaction (row-locked mode): they stay pending under
+-- its row locks, and are free again when it ends. With p_crashed it claims only rows with crashes, otherwise only rows
+-- without. It skips rows that others have locked, those of core.claim_suspects and quarantined ones. It does not look
+-- for rows available before p_watermark, and claims nothing of a paused type. It claims at most 16 MiB of payload and
+-- one row, because all are in memory at once. Relayed: it was sent to a broker before; with p_kept_by it claims only
+-- those, as far as they were due by then. Locks core.outbox; reads core.paused_types, core.quarantined_events and what
+-- core.claim_suspects reads.
 create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
-  p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
+  p_worker uuid, p_crashed boolean, p_kept_by timestamptz default null) returns table (event_id uuid,
+  event_type text, event_version integer,
   occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
   idempotency_key text, trace_context text, attempts integer, available_at timestamptz, handler_failures jsonb,
   crashes integer, relayed boolean)
@@ -53,7 +55,8 @@ begin
                  else core.payload_bytes(o.handler_failures) end
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
-      and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
+      and o.available_at >= p_watermark and o.available_at <= least(statement_timestamp(), p_kept_by)
+      and (p_kept_by is null or o.relayed_at is not null) and o.crashes = 0
       and (v_none_skipped or o.id <> all (v_suspects) and not exists
         (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at))
     order by o.available_at limit p_limit for update of o skip locked loop

@@ -1,11 +1,12 @@
--- core.outbox_relayed(p_ids, p_occurred_ats, p_stored) notes for claimed rows that they were sent to the broker.
--- Those that it has stored become relayed if events take that path, and are then its consumers' to settle; the others
--- stay pending, and are not sent again. Returns how many became relayed. It locks the path, so that none does after
--- core.relay_switch has returned. Raises an error if a trigger keeps a row as it is. Writes core.outbox; reads
--- core.relay.
+-- core.outbox_relayed(p_ids, p_occurred_ats, p_stored) notes for claimed rows that they were sent to the broker. Those
+-- that it has stored become relayed if events take that path, and are then its consumers' to settle; the others stay
+-- pending, and are not sent again. Returns how many became relayed. It locks the path, so that none does after
+-- core.relay_switch has returned, and fails if that takes two seconds. Raises an error if a trigger keeps a row as it
+-- is. Writes core.outbox; reads core.relay.
 create function core.outbox_relayed(p_ids uuid[], p_occurred_ats timestamptz[], p_stored boolean[]) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
+set lock_timeout = '2s' as $$
 declare
   v_path text;
   v_all constant boolean := true = all (p_stored); -- nearly always
@@ -15,8 +16,8 @@ declare
   v_first constant timestamptz := (select min(t) from unnest(p_occurred_ats) t);
   v_last constant timestamptz := (select max(t) from unnest(p_occurred_ats) t);
 begin
-  select r.path into strict v_path from core.relay r for share;
-  if v_path = 'postgres' then return 0; end if;
+  perform pg_advisory_xact_lock_shared(4480265037518190933); -- as core.relay_switch
+  select r.path into strict v_path from core.relay r;
   with written as
     (update core.outbox o set
        relayed_at = case when v_all or (o.id, o.occurred_at) in

@@ -2,8 +2,8 @@
 -- every handler of theirs has handled; p_handlers are all handlers of the type. Returns their ids, and those of rows
 -- that are pending, for the caller to have claimed once it has committed. Raises an error if a trigger keeps one of
 -- them as it is. Rows are locked before the keys are read, so that of two handlers that end at once one sees the key of
--- the other. It waits for a transaction that is sending a row, and for no other: a row that was given back is settled
--- as any other. Writes core.outbox; reads core.event_handled.
+-- the other. It waits for a transaction that is sending a row. It leaves rows that were given back to the dispatcher.
+-- Writes core.outbox; reads core.event_handled.
 create function core.outbox_relayed_deliver(p_handlers text[], p_ids uuid[], p_occurred_ats timestamptz[])
 returns table (id uuid, pending boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -16,7 +16,7 @@ declare
   v_written integer;
 begin
   if cardinality(p_handlers) > 1 then
-    perform from core.outbox o where o.id = any (p_ids)
+    perform from core.outbox o where o.id = any (p_ids) and o.occurred_at between v_first and v_last
       and case when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
     order by o.id for update;
   end if;
@@ -39,6 +39,7 @@ begin
   get diagnostics v_written = row_count;
   if v_written = cardinality(p_ids) then return; end if;
   return query
-    select o.id, true from core.outbox o where o.id = any (p_ids) and o.status = 'pending' and o.deleted_at is null;
+    select o.id, true from core.outbox o where o.id = any (p_ids) and o.occurred_at between v_first and v_last
+      and o.status = 'pending' and o.deleted_at is null;
 end
 $$;

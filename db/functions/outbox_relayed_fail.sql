@@ -1,11 +1,11 @@
 -- core.outbox_relayed_fail(p_id, p_occurred_at, p_handlers) locks a row whose handler has failed, so that the caller
 -- may record the failure as that of a claimed row (core.outbox_retry, core.outbox_fail): a relayed one becomes pending,
 -- due now. Handled are those of p_handlers that have handled the event. Returns nothing for a row that is settled. It
--- waits two seconds for the row, and then fails. Writes core.outbox; reads core.event_handled.
+-- waits five seconds for the row, and then fails. Writes core.outbox; reads core.event_handled.
 create function core.outbox_relayed_fail(p_id uuid, p_occurred_at timestamptz, p_handlers text[])
 returns table (available_at timestamptz, attempts integer, handler_failures jsonb, handled text[])
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set jit = off set lock_timeout = '2s' as $$
+set jit = off set lock_timeout = '5s' as $$
 #variable_conflict use_column
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark

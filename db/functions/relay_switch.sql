@@ -11,7 +11,8 @@ begin
     raise exception 'path: % must be postgres, both or jetstream', coalesce(quote_literal(left(p_path, 200)), 'null')
       using errcode = 'SP030', column = 'path';
   end if;
-  select r.path into strict v_before from core.relay r for update;
+  perform pg_advisory_xact_lock(4480265037518190933); -- until those who mark rows have committed
+  select r.path into strict v_before from core.relay r;
   perform core.operator_action('relay_switch', p_switched_by, '{}', null,
     jsonb_build_object('path', p_path, 'before', v_before));
   update core.relay r set path = p_path, switched_at = clock_timestamp(),

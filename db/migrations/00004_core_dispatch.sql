@@ -245,7 +245,7 @@ begin
 end
 $$;
 create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
-  p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
+  p_worker uuid, p_crashed boolean, p_kept_by timestamptz default null) returns table (event_id uuid, event_type text, event_version integer,
   occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
   idempotency_key text, trace_context text, attempts integer, available_at timestamptz, handler_failures jsonb,
   crashes integer, relayed boolean)
@@ -288,7 +288,8 @@ begin
                  else core.payload_bytes(o.handler_failures) end
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
-      and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
+      and o.available_at >= p_watermark and o.available_at <= least(statement_timestamp(), p_kept_by)
+      and (p_kept_by is null or o.relayed_at is not null) and o.crashes = 0
       and (v_none_skipped or o.id <> all (v_suspects) and not exists
         (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at))
     order by o.available_at limit p_limit for update of o skip locked loop

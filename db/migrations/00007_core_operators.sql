@@ -43,6 +43,17 @@ create function core.pending_types() returns table (generation bigint, event_typ
        order by o.generation, o.event_type limit 1) n)
   select p.generation, p.event_type from pending p
 $$;
+create function core.relayed_types() returns table (generation bigint, event_type text) language sql stable as $$
+  with recursive relayed(generation, event_type) as (
+    (select o.generation, o.event_type from core.outbox o where o.status = 'relayed' and o.deleted_at is null
+     order by o.generation, o.event_type limit 1)
+    union all
+    select n.* from relayed r cross join lateral
+      (select o.generation, o.event_type from core.outbox o where o.status = 'relayed' and o.deleted_at is null
+         and (o.generation, o.event_type) > (r.generation, r.event_type)
+       order by o.generation, o.event_type limit 1) n)
+  select r.generation, r.event_type from relayed r
+$$;
 create function core.operator_action(p_action text, p_acted_by text, p_event_ids uuid[] default '{}',
   p_generation bigint default null, p_details jsonb default '{}') returns void
 language plpgsql volatile as $$
@@ -560,7 +571,8 @@ begin
 end
 $$;
 -- +goose StatementEnd
-grant execute on function core.pending_types, core.tried, core.outbox_replay, core.outbox_replay_many,
+grant execute on function core.pending_types, core.relayed_types, core.tried,
+  core.outbox_replay, core.outbox_replay_many,
   core.outbox_replay_preview, core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many,
   core.outbox_undiscard, core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many,
   core.event_type_pause, core.event_type_resume to spectral_operator;
@@ -569,7 +581,8 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 select core.require_empty('core.operator_actions');
-drop function core.pending_types, core.operator_action, core.failure_history_with, core.handles, core.tried,
+drop function core.pending_types, core.relayed_types, core.operator_action,
+  core.failure_history_with, core.handles, core.tried,
   core.operated_event, core.operated_ids, core.operated_rows, core.outbox_replay, core.outbox_replay_many,
   core.outbox_replay_preview, core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many,
   core.outbox_undiscard, core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many,

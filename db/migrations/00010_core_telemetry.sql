@@ -182,11 +182,10 @@ begin
         where o.status = 'in_flight' and o.deleted_at is null order by o.id limit 2000) f
       group by f.event_type, f.generation
       union all
-      select f.event_type, f.generation, 'relayed', count(*), min(f.relayed_at) from (
-        select o.event_type, o.generation, o.relayed_at from core.outbox o
-        where o.status = 'relayed' and o.deleted_at is null
-        order by o.generation, o.event_type, o.relayed_at limit 2000) f
-      group by f.event_type, f.generation
+      select t.event_type, t.generation, 'relayed', f.count, f.oldest from core.relayed_types() t cross join lateral (
+        select count(*) as count, min(r.relayed_at) as oldest from (
+          select o.relayed_at from core.outbox o where o.generation = t.generation and o.event_type = t.event_type
+            and o.status = 'relayed' and o.deleted_at is null order by o.relayed_at limit 2000) r) f
       union all
       select f.event_type, null, 'failed', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o

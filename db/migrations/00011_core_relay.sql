@@ -28,7 +28,8 @@ begin
     raise exception 'path: % must be postgres, both or jetstream', coalesce(quote_literal(left(p_path, 200)), 'null')
       using errcode = 'SP030', column = 'path';
   end if;
-  select r.path into strict v_before from core.relay r for update;
+  perform pg_advisory_xact_lock(4480265037518190933); -- until those who mark rows have committed
+  select r.path into strict v_before from core.relay r;
   perform core.operator_action('relay_switch', p_switched_by, '{}', null,
     jsonb_build_object('path', p_path, 'before', v_before));
   update core.relay r set path = p_path, switched_at = clock_timestamp(),
@@ -38,7 +39,8 @@ end
 $$;
 create function core.outbox_relayed(p_ids uuid[], p_occurred_ats timestamptz[], p_stored boolean[]) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
+set lock_timeout = '2s' as $$
 declare
   v_path text;
   v_all constant boolean := true = all (p_stored); -- nearly always
@@ -47,8 +49,8 @@ declare
   v_first constant timestamptz := (select min(t) from unnest(p_occurred_ats) t);
   v_last constant timestamptz := (select max(t) from unnest(p_occurred_ats) t);
 begin
-  select r.path into strict v_path from core.relay r for share;
-  if v_path = 'postgres' then return 0; end if;
+  perform pg_advisory_xact_lock_shared(4480265037518190933); -- as core.relay_switch
+  select r.path into strict v_path from core.relay r;
   with written as
     (update core.outbox o set
        relayed_at = case when v_all or (o.id, o.occurred_at) in
@@ -96,7 +98,7 @@ declare
   v_written integer;
 begin
   if cardinality(p_handlers) > 1 then
-    perform from core.outbox o where o.id = any (p_ids)
+    perform from core.outbox o where o.id = any (p_ids) and o.occurred_at between v_first and v_last
       and case when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
     order by o.id for update;
   end if;
@@ -116,46 +118,60 @@ begin
   get diagnostics v_written = row_count;
   if v_written = cardinality(p_ids) then return; end if;
   return query
-    select o.id, true from core.outbox o where o.id = any (p_ids) and o.status = 'pending' and o.deleted_at is null;
+    select o.id, true from core.outbox o where o.id = any (p_ids) and o.occurred_at between v_first and v_last
+      and o.status = 'pending' and o.deleted_at is null;
 end
 $$;
-create function core.outbox_relayed_return(p_ids uuid[], p_occurred_ats timestamptz[]) returns void
+create function core.outbox_relayed_return(p_ids uuid[], p_occurred_ats timestamptz[]) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
+  v_returned integer := 0;
   v_channel text;
   v_id uuid;
+  v_rows integer;
 begin
-  for v_channel, v_id in
+  for v_channel, v_id, v_rows in
     with written as
       (update core.outbox o set status = 'pending', relayed_at = coalesce(o.relayed_at, clock_timestamp()),
          available_at = case o.status when 'relayed' then clock_timestamp() else o.available_at end
        from unnest(p_ids, p_occurred_ats) as k(id, occurred_at)
        where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at and case
          when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
-       returning o.channel, o.id)
-    select distinct on (w.channel) w.channel, w.id from written w order by w.channel loop
+       returning o.channel, o.id, o.status)
+    select w.channel, max(w.id::text), count(*) filter (where w.status = 'pending')
+    from written w group by w.channel loop
+    v_returned := v_returned + v_rows;
     perform pg_notify(v_channel, v_id::text);
   end loop;
+  return v_returned;
+exception
+  when others then
+    if cardinality(p_ids) <= 1 then return 0; end if;
+    for v_rows in 1..cardinality(p_ids) loop
+      v_returned := v_returned + core.outbox_relayed_return(p_ids[v_rows:v_rows], p_occurred_ats[v_rows:v_rows]);
+    end loop;
+    return v_returned;
 end
 $$;
 create function core.outbox_relayed_return_lost(p_generation bigint, p_event_type text, p_before timestamptz,
-  p_limit integer) returns integer
+  p_oldest uuid, p_limit integer) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set jit = off as $$
 declare
+  v_before constant timestamptz := case when p_oldest is null then p_before
+    else (select min(o.relayed_at) - interval '10 seconds' from core.outbox o where o.id = p_oldest) end;
   v_ids uuid[];
   v_times timestamptz[];
 begin
   select array_agg(r.id), array_agg(r.occurred_at) into v_ids, v_times from (
     select o.id, o.occurred_at from core.outbox o
     where o.status = 'relayed' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
-      and (p_event_type is null or o.event_type = p_event_type) and o.relayed_at < p_before
+      and (p_event_type is null or o.event_type = p_event_type) and o.relayed_at < v_before
     order by o.generation, o.event_type, o.relayed_at limit p_limit for update skip locked) r;
   if v_ids is null then return 0; end if;
-  perform core.outbox_relayed_return(v_ids, v_times);
-  return cardinality(v_ids);
+  return core.outbox_relayed_return(v_ids, v_times);
 end
 $$;
 create function core.outbox_relayed_since(p_generation bigint, p_event_types text[]) returns table (event_type text,
@@ -170,7 +186,7 @@ $$;
 create function core.outbox_relayed_fail(p_id uuid, p_occurred_at timestamptz, p_handlers text[])
 returns table (available_at timestamptz, attempts integer, handler_failures jsonb, handled text[])
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
-set jit = off set lock_timeout = '2s' as $$
+set jit = off set lock_timeout = '5s' as $$
 #variable_conflict use_column
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,7 +19,8 @@ import (
 )
 
 const (
-	comparePause = 100 * time.Millisecond // between two looks at what has arrived, or is left
+	comparePause = 100 * time.Millisecond // between two reads of what has arrived
+	reportPause  = time.Second            // between two reports on what is left
 	compareWait  = 30 * time.Second       // after a comparison, until what was sent is settled
 	maxSamples   = 10                     // of the ids that a report has
 )
@@ -45,7 +48,7 @@ type Comparison struct {
 	Samples []string          `json:"samples"` // ids of events with a fault
 }
 
-// Equal reports whether there were events, and each arrived as it was, was settled, and was handled on both paths.
+// Equal reports whether there were events, and each arrived as it was, was settled, and was received by each consumer.
 func (c *Comparison) Equal() bool {
 	return c.Sent > 0 && c.Different+c.Missing+c.Waiting == 0 && c.acked()
 }
@@ -89,11 +92,14 @@ func CompareRelay(ctx context.Context, o *operator.Client, broker jetstream.Conf
 	c.Seconds = d.Seconds()
 	alive, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*compareWait)
 	defer cancel()
-	_, switchErr := o.SwitchRelay(alive, pgtx.PathPostgres, by)
+	state, switchErr := o.Relay(alive)
+	if switchErr == nil && state.Path == pgtx.PathBoth { // otherwise an operator has switched in that time
+		_, switchErr = o.SwitchRelay(alive, pgtx.PathPostgres, by)
+	}
 	if err = errors.Join(err, switchErr, ctx.Err()); err != nil {
 		return c, err
 	}
-	for late := time.Now().Add(compareWait); ; pgtx.Pause(alive, comparePause, nil) {
+	for late := time.Now().Add(compareWait); ; pgtx.Pause(alive, reportPause, nil) {
 		if err := read(); err != nil {
 			return c, err
 		}
@@ -130,10 +136,10 @@ func (c *Comparison) reconcile(ctx context.Context, o *operator.Client, copied *
 			c.Samples = append(c.Samples, id.String())
 		}
 	}
-	sent := make(map[uuid.UUID]bool, len(arrived))
+	sent, generations := make(map[uuid.UUID]bool, len(arrived)), make(map[events.Generation]bool)
 	if err := o.SentSince(ctx, c.From, func(s operator.Sent) {
 		id := s.Envelope.EventID
-		sent[id] = true
+		sent[id], generations[s.Generation] = true, true
 		copied, ok := arrived[id]
 		switch {
 		case !ok:
@@ -162,7 +168,7 @@ func (c *Comparison) reconcile(ctx context.Context, o *operator.Client, copied *
 		}
 	}
 	c.Arrived = len(arrived) - c.Unmarked
-	c.Unacked, err = copied.Waiting(ctx)
+	c.Unacked, err = copied.Waiting(ctx, slices.Collect(maps.Keys(generations)))
 	return err
 }
 
@@ -179,7 +185,7 @@ func EmptyRelay(ctx context.Context, o *operator.Client, d time.Duration) (retur
 		if waiting.Err() != nil {
 			break
 		}
-		pgtx.Pause(waiting, comparePause, nil)
+		pgtx.Pause(waiting, reportPause, nil)
 	}
 	for {
 		n, err := o.ReturnRelayed(ctx, events.MaxBatchSize)

@@ -50,11 +50,11 @@ func Relay(t testing.TB, database string, generation events.Generation) dispatch
 // AwaitRelay waits until the relay of a worker that has started is ready.
 func AwaitRelay(t testing.TB, relay dispatch.Relay) {
 	t.Helper()
-	late, look := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
-	defer look.Stop()
+	late, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
+	defer tick.Stop()
 	for relay != nil && !relay.Ready() {
 		select {
-		case <-look.C:
+		case <-tick.C:
 		case <-late:
 			t.Fatal("the relay is not ready")
 		}

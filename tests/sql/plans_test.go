@@ -79,7 +79,7 @@ func planned(t *testing.T, partitions bool) *plans {
 		"core.outbox_relayed_deliver('{a.b}', " + pending + ", " + times + ")",
 		"core.outbox_relayed_deliver('{a.b,c.d}', " + pending + ", " + times + ")",
 		"core.outbox_relayed_return(" + pending + ", " + times + ")",
-		"core.outbox_relayed_return_lost(1, '{card}', now(), 100)", "core.outbox_relayed_since(1, '{{card}}')",
+		"core.outbox_relayed_return_lost(1, '{card}', now(), null, 100)", "core.outbox_relayed_since(1, '{{card}}')",
 		"core.outbox_publish_event('{9701}', null, '{card}', 'worlds', '{}', 1, null, null, 'k9701', null, null, null, " +
 			"null, null)",
 		"core.outbox_publish_rows(" + pending + ", null, " + each("'{card}'::text") + ", " + each("'worlds'::text") + ", " +

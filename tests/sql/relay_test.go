@@ -30,7 +30,7 @@ func TestThePathDecidesWhatBecomesOfWhatWasSent(t *testing.T) {
 	send := "select core.outbox_relayed(array_agg(event_id), array_agg(occurred_at), '{t,t,f}') from " +
 		"core.outbox_claim(1, '{card}', 3, '-infinity', gen_random_uuid(), false)"
 	for _, c := range []struct{ path, relayed, statuses string }{
-		{"postgres", "0", "pending, pending, pending"},
+		{"postgres", "0", "pending sent, pending sent, pending refused"},
 		{"both", "0", "pending sent, pending sent, pending refused"},
 		{"jetstream", "2", "relayed sent, relayed sent, pending refused"},
 	} {
@@ -59,7 +59,7 @@ func TestNothingBecomesRelayedAfterASwitch(t *testing.T) {
 	if answer := switched(); answer != "jetstream" {
 		t.Errorf("the switch answers %s", answer)
 	}
-	d.run(t, line{"operator", "select core.outbox_relayed_return_lost(null, null, 'infinity', 10)", "1"},
+	d.run(t, line{"operator", "select core.outbox_relayed_return_lost(null, null, 'infinity', null, 10)", "1"},
 		line{"", statusOfAll, "pending sent"})
 }
 
@@ -129,9 +129,9 @@ func TestRelayedEventsGoBack(t *testing.T) {
 	d.run(t,
 		line{"worker", "select event_type, first_at <= now from core.outbox_relayed_since(1, '{{card},no.type}')",
 			"{card} t"},
-		line{"worker", "select core.outbox_relayed_return_lost(1, '{card}', '2020-01-01', 10)", "0"},
-		line{"worker", "select core.outbox_relayed_return_lost(2, '{card}', 'infinity', 10)", "0"},
-		line{"worker", "select core.outbox_relayed_return_lost(1, '{card}', 'infinity', 1)", "1"},
+		line{"worker", "select core.outbox_relayed_return_lost(1, '{card}', '2020-01-01', null, 10)", "0"},
+		line{"worker", "select core.outbox_relayed_return_lost(2, '{card}', 'infinity', null, 10)", "0"},
+		line{"worker", "select core.outbox_relayed_return_lost(1, '{card}', 'infinity', null, 1)", "1"},
 		line{"", statusOfAll, "pending sent, relayed sent, relayed sent"},
 		line{"", "listen outbox_gen_1", ""},
 		line{"worker", "select core.outbox_relayed_return('{{2}}', array(select occurred_at from core.shown where " +

@@ -37,7 +37,7 @@ select c.event_id::uuid as event_id, c.event_version::integer as event_version,
   c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures,
   c.relayed::boolean as relayed
 from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz,
-  @worker::uuid, @crashed::boolean) as c;
+  @worker::uuid, @crashed::boolean, nullif(@kept_by::timestamptz, '0001-01-01 00:00:00+00')) as c;
 
 -- name: SampleWatermark :one
 -- Year 1 stands for no time.

@@ -17,13 +17,14 @@ select f.available_at::timestamptz as available_at, f.attempts::integer as attem
   f.handler_failures::text as handler_failures, f.handled::text[] as handled
 from core.outbox_relayed_fail(@id::uuid, @occurred_at::timestamptz, @handlers::text[]) as f;
 
--- name: ReturnRelayed :exec
-select core.outbox_relayed_return(@ids::uuid[], @occurred_ats::timestamptz[]);
+-- name: ReturnRelayed :one
+select core.outbox_relayed_return(@ids::uuid[], @occurred_ats::timestamptz[])::integer as returned;
 
 -- name: RelayedSince :many
 select s.event_type::text as event_type, s.first_at::timestamptz as first_at, s.now::timestamptz as now
 from core.outbox_relayed_since(@generation::bigint, @event_types::text[]) as s;
 
 -- name: ReturnLost :one
+-- The nil UUID stands for no oldest event.
 select core.outbox_relayed_return_lost(@generation::bigint, @event_type::text, @before::timestamptz,
-  @row_limit::integer)::integer as returned;
+  nullif(@oldest::uuid, '00000000-0000-0000-0000-000000000000'), @row_limit::integer)::integer as returned;

@@ -601,13 +601,15 @@ select r.path, coalesce(extract(epoch from statement_timestamp() - r.switched_at
 from core.relay r;
 
 -- name: RelayedTypes :many
--- Returns the types with events that a broker has, of the first @up_to in the order of the index, with the age of the
--- first of them in seconds, and how many live workers of the generation handle the type.
-select o.generation, o.event_type, count(*)::integer as events,
-  extract(epoch from statement_timestamp() - min(o.relayed_at))::double precision as seconds,
+-- Returns the types with events that a broker has: how many, up to @count_up_to, the age of the first in seconds, and
+-- how many live workers of the generation handle the type.
+select t.generation::bigint as generation, t.event_type::text as event_type, f.events::integer as events,
+  f.seconds::double precision as seconds,
   (select count(*) from core.live_workers w
-   where w.generation = o.generation and jsonb_exists(w.handlers, o.event_type))::integer as workers
-from (select r.generation, r.event_type, r.relayed_at from core.outbox r
-  where r.status = 'relayed' and r.deleted_at is null
-  order by r.generation, r.event_type, r.relayed_at limit @up_to::integer) o
-group by o.generation, o.event_type order by o.generation, o.event_type;
+   where w.generation = t.generation and jsonb_exists(w.handlers, t.event_type))::integer as workers
+from core.relayed_types() t cross join lateral (
+  select count(*) as events, extract(epoch from statement_timestamp() - min(r.relayed_at)) as seconds
+  from (select o.relayed_at from core.outbox o where o.generation = t.generation and o.event_type = t.event_type
+      and o.status = 'relayed' and o.deleted_at is null
+    order by o.relayed_at limit @count_up_to::integer) r) f
+order by t.generation, t.event_type;

@@ -173,18 +173,26 @@ func withOwnBroker(p Process, work work) work {
 	}
 }
 
-// switching returns work before which events are sent through the broker.
+// switching returns work in which events are sent through a broker. Afterwards they take the path that they took
+// before; if that is Postgres', what the broker still had does, too, because it may end with this process.
 func switching(work work) work {
 	return func(ctx context.Context, s app.Settings) error {
 		o, err := app.OpenOperator(ctx, s.DatabaseURL)
 		if err != nil {
 			return err
 		}
-		_, err = o.Events.SwitchRelay(ctx, pgtx.PathJetStream, "")
-		o.Close()
+		defer o.Close()
+		before, err := o.Events.SwitchRelay(ctx, pgtx.PathJetStream, "")
 		if err != nil {
 			return err
 		}
-		return work(ctx, s)
+		err = work(ctx, s)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.ShutdownGrace)
+		defer cancel()
+		_, backErr := o.Events.SwitchRelay(ctx, before, "")
+		if backErr == nil && before == pgtx.PathPostgres {
+			_, backErr = app.EmptyRelay(ctx, o.Events, 0)
+		}
+		return errors.Join(err, backErr)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -32,8 +31,6 @@ type Server struct {
 	ownDir  bool
 	running *server.Server
 }
-
-var _ nats.InProcessConnProvider = (*server.Server)(nil)
 
 // Start returns a server that takes connections. Call Stop after use.
 func Start(c Config) (s *Server, err error) {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -75,8 +77,8 @@ func (c *Copy) Read(use func(e *events.Envelope, contentClass string)) error {
 	}
 }
 
-// Waiting returns, for the consumer of each handler, how many messages it has not had an ack for.
-func (c *Copy) Waiting(ctx context.Context) (map[string]uint64, error) {
+// Waiting returns, for the consumer of each handler of some generations, how many messages it has not had an ack for.
+func (c *Copy) Waiting(ctx context.Context, generations []events.Generation) (map[string]uint64, error) {
 	stream, err := c.js.Stream(ctx, c.stream)
 	if err != nil {
 		return nil, err
@@ -84,7 +86,9 @@ func (c *Copy) Waiting(ctx context.Context) (map[string]uint64, error) {
 	waiting := make(map[string]uint64)
 	list := stream.ListConsumers(ctx)
 	for info := range list.Info() {
-		if info.Config.Durable != "" {
+		if slices.ContainsFunc(generations, func(g events.Generation) bool {
+			return strings.HasPrefix(info.Config.Durable, fmt.Sprintf("g%d-", g))
+		}) {
 			waiting[info.Name] = info.NumPending + uint64(info.NumAckPending) //nolint:gosec // not negative
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -26,8 +25,6 @@ type Config struct {
 	Credentials string // file with a user's JWT and seed
 	CA          string // file with the certificates that the broker's is checked by
 	Cert, Key   string // files of the client's certificate
-	// Server is a broker in this process, used instead of URL.
-	Server nats.InProcessConnProvider
 
 	Generation events.Generation
 	Name       string // of this client, for people
@@ -79,9 +76,10 @@ func (c Config) connect(options ...nats.Option) (*nats.Conn, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	options = append([]nats.Option{nats.Name(c.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort(), nats.Timeout(5 * time.Second),
-		nats.PingInterval(10 * time.Second), nats.ReconnectBufSize(-1), // what cannot be sent at once is an error
+	options = append([]nats.Option{
+		nats.Name(c.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(retryPause), nats.Timeout(apiTimeout), nats.FlusherTimeout(writeTimeout),
+		nats.PingInterval(pingInterval), nats.ReconnectBufSize(-1), // what cannot be sent at once is an error
 	}, options...)
 	if c.Credentials != "" {
 		options = append(options, nats.UserCredentials(c.Credentials))
@@ -91,9 +89,6 @@ func (c Config) connect(options ...nats.Option) (*nats.Conn, error) {
 	}
 	if c.Cert != "" || c.Key != "" {
 		options = append(options, nats.ClientCert(c.Cert, c.Key))
-	}
-	if c.Server != nil {
-		options = append(options, nats.InProcessServer(c.Server))
 	}
 	return nats.Connect(c.URL, options...)
 }

@@ -3,6 +3,7 @@
 // may lose anything.
 //
 //   - config.go: where the broker is, and how to connect
+//   - limits.go: sizes and times
 //   - relay.go: the connection, and what the broker needs: one stream, and one durable consumer for each handler
 //   - send.go: sends events and waits for the broker's acks
 //   - receive.go: fetches messages of a handler

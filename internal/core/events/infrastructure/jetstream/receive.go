@@ -13,11 +13,8 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 )
 
-// fetchWait is how long the broker keeps a request for messages that it does not have.
-const fetchWait = 20 * time.Second
-
-// Receive implements [dispatch.Relay]. It takes no more than the caller handles at once: what waits here would be
-// missed by other receivers.
+// Receive implements [dispatch.Relay]. It asks for no more than the caller handles at once: other receivers could have
+// handled what waits here.
 func (r *Relay) Receive(ctx context.Context, handler string, limit int) (dispatch.Messages, error) {
 	consumer, err := r.consumer(ctx, handler)
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -19,23 +19,8 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-const (
-	// ackWait is how long a message stays with a receiver that is not heard of; it is heard of three times in it.
-	ackWait = 10 * time.Second
-	// maxAckPending is how many messages of a handler all its receivers may have at once.
-	maxAckPending = 20_000
-	// duplicates is how long the broker knows the ids of messages. After that, the dedup keys alone decide.
-	duplicates = 2 * time.Minute
-	// maxBytes is how large a new stream may become. An operator may change it.
-	maxBytes = 1 << 30
-	// unused is when the broker forgets a handler whose workers have not come back.
-	unused = 7 * 24 * time.Hour
-
-	apiTimeout  = 5 * time.Second
-	checkPause  = 10 * time.Second // between two looks whether the stream and the consumers are there
-	retryPause  = time.Second      // after one that failed
-	metadataKey = "spectral_database"
-)
+// metadataKey is the name of the stream's metadata that has the database's id.
+const metadataKey = "spectral_database"
 
 // Relay is a [dispatch.Relay] on JetStream.
 type Relay struct {
@@ -43,7 +28,7 @@ type Relay struct {
 	nc     *nats.Conn
 	js     natsjs.JetStream
 
-	check    chan struct{} // asks Run to look at once
+	check    chan struct{} // asks Run to check at once
 	refusals refusals
 
 	mu        sync.Mutex
@@ -61,7 +46,7 @@ func New(c Config) (*Relay, error) {
 	r := &Relay{config: c, check: make(chan struct{}, 1), ready: make(chan struct{})}
 	var err error
 	r.nc, err = c.connect(
-		nats.ConnectHandler(func(*nats.Conn) { r.look() }), nats.ReconnectHandler(func(*nats.Conn) { r.look() }),
+		nats.ConnectHandler(func(*nats.Conn) { r.checkNow() }), nats.ReconnectHandler(func(*nats.Conn) { r.checkNow() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { r.unready(err) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			c.Log.DebugContext(context.Background(), "NATS client", logError, err)
@@ -84,7 +69,7 @@ func (r *Relay) Close() {
 func (r *Relay) Ready() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.isReady && r.nc.IsConnected()
+	return r.isReady
 }
 
 // setReady takes in whether the broker works, and reports whether it did before.
@@ -102,21 +87,21 @@ func (r *Relay) setReady(now bool) (before bool) {
 	return before
 }
 
-// look asks Run to look at the broker at once.
-func (r *Relay) look() {
+// checkNow asks Run to check the broker at once.
+func (r *Relay) checkNow() {
 	select {
 	case r.check <- struct{}{}:
 	default:
 	}
 }
 
-// unready makes events wait for nothing: until Run has seen that the broker works, they are handled from Postgres.
+// unready takes in that the broker does not work. Until Run has seen that it does, events are handled from Postgres.
 func (r *Relay) unready(err error) {
 	if r.setReady(false) {
 		r.config.Log.WarnContext(context.Background(), "the broker does not work: events are handled from Postgres",
 			logError, err)
 	}
-	r.look()
+	r.checkNow()
 }
 
 // Run implements [dispatch.Relay].
@@ -138,14 +123,13 @@ func (r *Relay) Run(ctx context.Context, database func(context.Context) (uuid.UU
 				r.config.Log.WarnContext(ctx, "the broker is not ready: events are handled from Postgres", logError, err)
 			}
 		}
-		pgtx.Pause(ctx, retryPause, nil) // it does not help to hurry
+		pgtx.Pause(ctx, retryPause, nil) // a broker that fails at once is not asked more often
 		pgtx.Pause(ctx, pause-retryPause, r.check)
 	}
 }
 
-// prepare makes sure that the stream and the handlers' consumers are there. The stream's own settings it leaves as they
-// are, but for those on which nothing lost depends: a full stream must refuse what is new, and must not drop what is
-// old while a handler waits for it.
+// prepare makes sure that the stream and the handlers' consumers are there. It does not change a stream, and refuses
+// one that drops messages for newer ones, or keeps each for one handler only.
 func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uuid.UUID, error),
 	subscriptions []events.Subscription) error {
 	if !r.nc.IsConnected() {
@@ -153,7 +137,7 @@ func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uui
 	}
 	id, err := database(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("ask Postgres for the database's id: %w", err)
 	}
 	stream, err := r.stream(ctx, id.String())
 	if err != nil {
@@ -232,23 +216,38 @@ func (r *Relay) consumer(ctx context.Context, handler string) (natsjs.Consumer, 
 	return r.consumers[handler], nil
 }
 
-// Idle implements [dispatch.Relay].
-func (r *Relay) Idle(ctx context.Context, s events.Subscription) (bool, error) {
+// Oldest implements [dispatch.Relay].
+func (r *Relay) Oldest(ctx context.Context, s events.Subscription) (id uuid.UUID, err error) {
 	if !r.Ready() {
-		return false, nil
+		return uuid.Nil, errors.New("the broker is not ready")
 	}
+	stream, err := r.js.Stream(ctx, r.config.Stream)
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("stream %s: %w", r.config.Stream, err)
+	}
+	first := uint64(math.MaxUint64) // that some handler has not acked, of all types
 	for _, h := range s.Handlers() {
 		consumer, err := r.consumer(ctx, h.Name)
 		if err != nil {
-			return false, err
+			return uuid.Nil, err
 		}
 		info, err := consumer.Info(ctx)
 		if err != nil {
-			return false, fmt.Errorf("consumer %s: %w", r.durable(h.Name), err)
+			return uuid.Nil, fmt.Errorf("consumer %s: %w", r.durable(h.Name), err)
 		}
 		if info.NumPending > 0 || info.NumAckPending > 0 {
-			return false, nil
+			first = min(first, info.AckFloor.Stream+1)
 		}
 	}
-	return true, nil
+	if first == math.MaxUint64 {
+		return uuid.Nil, nil
+	}
+	m, err := stream.GetMsg(ctx, first, natsjs.WithGetMsgSubject(r.subject("*", s.EventType)))
+	if errors.Is(err, natsjs.ErrMsgNotFound) {
+		return uuid.Nil, nil // acked since
+	}
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("oldest message of %s: %w", s.EventType, err)
+	}
+	return uuid.Parse(m.Header.Get(headerID))
 }

@@ -15,13 +15,6 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 )
 
-// ackTimeout is how long events wait for the broker's acks. Their rows are locked for so long.
-const ackTimeout = 2 * time.Second
-
-// maxPayload is the largest payload that is sent, in bytes: a receiver has up to 1,000 messages in memory, and brokers
-// take 1 MB by default.
-const maxPayload = 64 << 10
-
 var errTooLarge = fmt.Errorf("larger than %d bytes", maxPayload)
 
 // errDuplicate says that the broker had the event before. Its message may be handled already, and does not come again:
@@ -106,6 +99,6 @@ func (f *refusals) add(n int, now time.Time) (all int, warn bool) {
 	if now.Before(f.next) {
 		return 0, false
 	}
-	all, f.n, f.next = f.n, 0, now.Add(time.Minute)
+	all, f.n, f.next = f.n, 0, now.Add(warnPause)
 	return all, true
 }

@@ -23,7 +23,7 @@ select c.event_id::uuid as event_id, c.event_version::integer as event_version,
   c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures,
   c.relayed::boolean as relayed
 from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz,
-  $5::uuid, $6::boolean) as c
+  $5::uuid, $6::boolean, nullif($7::timestamptz, '0001-01-01 00:00:00+00')) as c
 `
 
 type ClaimParams struct {
@@ -33,6 +33,7 @@ type ClaimParams struct {
 	Watermark  time.Time
 	Worker     uuid.UUID
 	Crashed    bool
+	KeptBy     time.Time
 }
 
 type ClaimRow struct {
@@ -62,6 +63,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 		arg.Watermark,
 		arg.Worker,
 		arg.Crashed,
+		arg.KeptBy,
 	)
 	if err != nil {
 		return nil, err

@@ -150,21 +150,24 @@ func (q *Queries) RelayedSince(ctx context.Context, arg RelayedSinceParams) ([]R
 
 const returnLost = `-- name: ReturnLost :one
 select core.outbox_relayed_return_lost($1::bigint, $2::text, $3::timestamptz,
-  $4::integer)::integer as returned
+  nullif($4::uuid, '00000000-0000-0000-0000-000000000000'), $5::integer)::integer as returned
 `
 
 type ReturnLostParams struct {
 	Generation int64
 	EventType  string
 	Before     time.Time
+	Oldest     uuid.UUID
 	RowLimit   int32
 }
 
+// The nil UUID stands for no oldest event.
 func (q *Queries) ReturnLost(ctx context.Context, arg ReturnLostParams) (int32, error) {
 	row := q.db.QueryRow(ctx, returnLost,
 		arg.Generation,
 		arg.EventType,
 		arg.Before,
+		arg.Oldest,
 		arg.RowLimit,
 	)
 	var returned int32
@@ -172,8 +175,8 @@ func (q *Queries) ReturnLost(ctx context.Context, arg ReturnLostParams) (int32, 
 	return returned, err
 }
 
-const returnRelayed = `-- name: ReturnRelayed :exec
-select core.outbox_relayed_return($1::uuid[], $2::timestamptz[])
+const returnRelayed = `-- name: ReturnRelayed :one
+select core.outbox_relayed_return($1::uuid[], $2::timestamptz[])::integer as returned
 `
 
 type ReturnRelayedParams struct {
@@ -181,9 +184,11 @@ type ReturnRelayedParams struct {
 	OccurredAts []time.Time
 }
 
-func (q *Queries) ReturnRelayed(ctx context.Context, arg ReturnRelayedParams) error {
-	_, err := q.db.Exec(ctx, returnRelayed, arg.Ids, arg.OccurredAts)
-	return err
+func (q *Queries) ReturnRelayed(ctx context.Context, arg ReturnRelayedParams) (int32, error) {
+	row := q.db.QueryRow(ctx, returnRelayed, arg.Ids, arg.OccurredAts)
+	var returned int32
+	err := row.Scan(&returned)
+	return returned, err
 }
 
 const takeRelayed = `-- name: TakeRelayed :many

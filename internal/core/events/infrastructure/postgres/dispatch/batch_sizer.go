@@ -24,8 +24,9 @@ type batchSizer struct {
 	concurrency, allowed int // runners, at most and now
 	singles              int // claims of one row still to come, by whichever runner
 	checkDeferred        bool
-	here                 bool // the next claim handles its rows, whatever way events take
-	pass                 int  // rows that the next claim passes over: they could not be settled
+	here                 bool      // see claim
+	keptBy               time.Time // the same
+	pass                 int       // rows that the next claim passes over: they could not be settled
 }
 
 // newBatchSizer starts with the batch size of the subscription. A batch of one never grows, and a handler that acts
@@ -44,7 +45,7 @@ func newBatchSizer(s events.Subscription) batchSizer {
 func (b *batchSizer) next() claim {
 	if b.singles == 0 && b.pass == 0 {
 		b.checkDeferred = false
-		return claim{limit: b.size, here: b.here}
+		return claim{limit: b.size, here: b.here, keptBy: b.keptBy}
 	}
 	b.singles = max(b.singles-1, 0)
 	return claim{limit: 1 + b.pass, pass: b.pass, checkDeferred: b.checkDeferred, here: true}
@@ -71,7 +72,8 @@ func (b *batchSizer) shrink(deadlock bool) {
 // If it was undone by a deadlock, it halves the runners too: many rows in many transactions at once cause deadlocks. A
 // full batch that went well means a backlog: the next one is twice as large, within limits of time and memory.
 func (b *batchSizer) adjust(r claimResult, limit int, took time.Duration) {
-	b.singles, b.pass, b.here = max(b.singles, r.left), 0, r.here
+	b.singles, b.pass = max(b.singles, r.left), 0
+	b.here, b.keptBy = r.here, r.keptBy
 	b.checkDeferred = b.checkDeferred || r.checkDeferred
 	switch {
 	case r.undone:

@@ -21,24 +21,25 @@ import (
 
 // claim is how a runner claims.
 type claim struct {
-	limit         int  // zero: not at all
-	checkDeferred bool // check deferred constraints after each handler
-	crashed       bool // only rows with crashes, of which a process runs one at a time
-	here          bool // handle the rows here, whatever way events take
-	pass          int  // run the row behind so many, which could not be settled
+	limit         int       // zero: not at all
+	checkDeferred bool      // check deferred constraints after each handler
+	crashed       bool      // only rows with crashes, of which a process runs one at a time
+	here          bool      // handle the rows here, whatever path events take
+	keptBy        time.Time // not zero: the same, but only rows that were sent before and were due by then
+	pass          int       // run the row behind so many, which could not be settled
 }
 
 // claimResult is the result of one claim.
 type claimResult struct {
-	rows          int  // claimed
-	payload       int  // bytes of them
-	left          int  // of them, to be run one by one
-	checkDeferred bool // and with deferred constraints checked after each handler
-	here          bool // rows could not be marked as sent: the next claim handles them here
-	again         bool // some of them are to be claimed again: they were sent to a broker, which did not take them
-	undone        bool // a batch was rolled back
-	deadlock      bool // because of a deadlock
-	lost          bool // the connection was lost: its backend may hold the rows a little longer
+	rows          int       // claimed
+	payload       int       // bytes of them
+	left          int       // of them, to be run one by one
+	checkDeferred bool      // and with deferred constraints checked after each handler
+	here          bool      // they could not be marked as sent: the next claim handles them here
+	keptBy        time.Time // some were sent or refused and stay, the last due then: the next claim handles those
+	undone        bool      // a batch was rolled back
+	deadlock      bool      // because of a deadlock
+	lost          bool      // the connection was lost: its backend may hold the rows a little longer
 	settled       []Settlement
 }
 
@@ -62,12 +63,17 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 		return claimResult{}, err
 	}
 	result.rows = len(rows)
-	if !how.crashed && !how.here {
+	for i := range rows {
+		result.payload += len(rows[i].Envelope.Payload)
+	}
+	if !how.crashed && !how.here && how.keptBy.IsZero() {
 		sent, kept, err := t.relay(ctx, rows)
-		if result.again, result.here = kept > 0, err != nil && ctx.Err() == nil; result.here {
+		if err != nil && ctx.Err() == nil {
 			c.logRollback(ctx, err, len(rows), t.Lost())
+			result.lost = t.Lost()
 		}
 		if sent || err != nil {
+			result.here, result.keptBy = err != nil, kept
 			return result, ctx.Err()
 		}
 	}
@@ -75,7 +81,6 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 	clean := 0 // how many rows have not failed yet; they are moved to the front
 	for i := range rows {
 		row := &rows[i]
-		result.payload += len(row.Envelope.Payload)
 		if len(row.Failures) == 0 && row.Corrupt == nil && len(c.handlersOf(&row.Envelope)) > 0 {
 			if i > clean {
 				rows[clean], rows[i] = rows[i], rows[clean]
@@ -112,7 +117,7 @@ func claimRows(ctx context.Context, t *Tx, how claim) ([]Row, error) {
 	found, err := t.Queries.ClaimRows(ctx, coredb.ClaimParams{
 		Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType,
 		RowLimit:  int32(how.limit), //nolint:gosec // bounded
-		Watermark: c.Watermark.Get(), Worker: c.Journal.Worker, Crashed: how.crashed,
+		Watermark: c.Watermark.Get(), Worker: c.Journal.Worker, Crashed: how.crashed, KeptBy: how.keptBy,
 	})
 	var rows []Row
 	if err == nil {

@@ -124,12 +124,18 @@ func (d *dispatcher) adjust(how claim, r claimResult, took time.Duration) (empti
 		c.Recheck.Begin()
 	}
 	d.sizer.adjust(r, how.limit, took)
+	if !how.keptBy.IsZero() {
+		return false, false
+	}
 	if r.rows == 0 {
 		recheck = c.Recheck.Next()
 		return !recheck, recheck
 	}
+	if r.here || !r.keptBy.IsZero() {
+		return false, false
+	}
 	// all that was due, unless rows are to run again, the size stopped the claim, or a lost backend may hold some
-	return r.rows < how.limit && r.left == 0 && !r.again && !r.here && r.payload < stoppedClaim && c.Recheck <= 0, false
+	return r.rows < how.limit && r.left == 0 && r.payload < stoppedClaim && c.Recheck <= 0, false
 }
 
 // interrupted takes in a claim that failed: the connection may be lost, or the batch too large for the server.

@@ -27,8 +27,9 @@ type Relay interface {
 	Send(ctx context.Context, s events.Subscription, rows []Row) (stored []bool)
 	// Receive waits until there are messages for a handler, or ctx is done, and returns at most limit of them.
 	Receive(ctx context.Context, handler string, limit int) (Messages, error)
-	// Idle reports whether the broker has no message for any handler of a subscription.
-	Idle(ctx context.Context, s events.Subscription) (bool, error)
+	// Oldest returns the event of the oldest message that a handler of a subscription has not acked, and the zero id if
+	// there is none.
+	Oldest(ctx context.Context, s events.Subscription) (uuid.UUID, error)
 }
 
 // Messages are what a broker has for one handler. It keeps them for the receiver until one of the functions is called.
@@ -43,37 +44,39 @@ type Messages struct {
 // Postgres, is what a broker would give it.
 func Relays(s events.Subscription) bool { return s.Mode == events.RowLocked }
 
-// relay sends those of the claimed rows to the broker that it has not had, if events take that way. Sent says that
-// there were any: they are the broker's now, or are claimed again and handled from here. So they are after an error.
-func (t *Tx) relay(ctx context.Context, rows []Row) (sent bool, kept int, err error) {
+// relay sends those of the claimed rows to the broker that were not sent before, if events take that path, and commits.
+// Sent says that there were any. Kept is when the last of those was due that stay, because they were sent before, or
+// were refused, or take both paths.
+func (t *Tx) relay(ctx context.Context, rows []Row) (sent bool, kept time.Time, err error) {
 	c := t.consumer
 	if c.Relay == nil || !c.Relay.Ready() {
-		return false, 0, nil
+		return false, kept, nil
 	}
-	fresh := make([]Row, 0, len(rows))
-	for i := range rows {
-		if r := &rows[i]; !r.Relayed && r.Attempts == 0 && len(r.Failures) == 0 && r.Corrupt == nil &&
-			len(c.handlersOf(&r.Envelope)) > 0 {
-			fresh = append(fresh, *r)
-		}
-	}
+	fresh := slices.DeleteFunc(slices.Clone(rows), func(row Row) bool { return !c.fresh(row) })
 	if len(fresh) == 0 {
-		return false, 0, nil
+		return false, kept, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
 	state, err := t.Queries.Relay(ctx)
 	if err != nil {
-		return false, 0, fmt.Errorf("read which way events take: %w", err)
+		return false, kept, fmt.Errorf("read which path events take: %w", err)
 	}
 	if state.Path == pgtx.PathPostgres {
-		return false, 0, nil
+		return false, kept, nil
 	}
 	stored := c.Relay.Send(ctx, c.Subscription, fresh)
 	ids, times, _ := Keys(fresh)
 	relayed, err := t.Queries.Relayed(ctx, coredb.RelayedParams{Ids: ids, OccurredAts: times, Stored: stored})
 	if err != nil {
-		return false, 0, fmt.Errorf("%w as relayed: %w", ErrSettle, err)
+		return false, kept, fmt.Errorf("%w as relayed: %w", ErrSettle, err)
+	}
+	if int(relayed) < len(rows) {
+		for i := range rows {
+			if rows[i].AvailableAt.After(kept) {
+				kept = rows[i].AvailableAt
+			}
+		}
 	}
 	n := 0
 	for _, ok := range stored {
@@ -82,7 +85,13 @@ func (t *Tx) relay(ctx context.Context, rows []Row) (sent bool, kept int, err er
 		}
 	}
 	c.Telemetry.Sent(ctx, n, len(fresh)-n)
-	return true, len(rows) - int(relayed), t.Commit(ctx)
+	return true, kept, t.Commit(ctx)
+}
+
+// fresh reports whether a row may be sent: it was not before, and nothing has gone wrong with it.
+func (c *Consumer) fresh(row Row) bool {
+	return !row.Relayed && row.Attempts == 0 && len(row.Failures) == 0 && row.Corrupt == nil &&
+		len(c.handlersOf(&row.Envelope)) > 0
 }
 
 // Receive handles what the broker has for the consumer's handlers, until the consumer is stopped. Ctx ends the
@@ -112,12 +121,12 @@ func (c *Consumer) receive(receiving, handling context.Context, r events.Registr
 		limit := sizer.size
 		m, err := c.Relay.Receive(receiving, r.Name, limit)
 		started := time.Now()
-		if err == nil && len(m.First)+len(m.Again) > 0 {
-			if err = c.handleMessages(handling, r, m); err == nil {
-				wait = pgtx.Backoff{}
-				sizer.adjust(claimResult{rows: len(m.First) + len(m.Again), payload: payloadOf(m)}, limit, time.Since(started))
-				continue
-			}
+		if got := (claimResult{rows: len(m.First) + len(m.Again), payload: payloadOf(m)}); got.rows > 0 {
+			got.undone, err = c.handleMessages(handling, r, m)
+			sizer.adjust(got, limit, time.Since(started))
+		}
+		if err == nil {
+			wait = pgtx.Backoff{}
 		}
 		if err != nil && receiving.Err() == nil {
 			c.TryLater(receiving, wait.Next(), c.Stop, err)
@@ -137,44 +146,40 @@ func payloadOf(m Messages) (bytes int) {
 // handleMessages handles messages that come for the first time. Everything else goes back to Postgres, where it is
 // handled as if no broker had had it: what comes again, because its handler may end the worker; what is paused; and
 // what has failed, to be retried.
-func (c *Consumer) handleMessages(ctx context.Context, r events.Registration, m Messages) error {
-	mine := slices.DeleteFunc(slices.Clone(m.First), func(row Row) bool { return !handles(r, &row.Envelope) })
-	if left := append(c.handleFirst(ctx, r, mine), m.Again...); len(left) > 0 {
+func (c *Consumer) handleMessages(ctx context.Context, r events.Registration, m Messages) (undone bool, err error) {
+	others := func(row Row) bool { return !handles(r, &row.Envelope) }
+	left, undone := c.handleFirst(ctx, r, slices.DeleteFunc(m.First, others))
+	if left = append(left, slices.DeleteFunc(m.Again, others)...); len(left) > 0 {
 		if ctx.Err() != nil {
 			c.ForcedStop.Store(true)
 		}
 		if err := c.giveBack(context.WithoutCancel(ctx), left); err != nil {
 			m.Leave()
-			return err
+			return undone, err
 		}
 	}
 	m.Ack()
-	return nil
+	return undone, nil
 }
 
-// handleFirst handles rows in one transaction; if that fails, one by one. It returns those that are to go back to
-// Postgres: a row whose failure could be recorded is there already.
-func (c *Consumer) handleFirst(ctx context.Context, r events.Registration, rows []Row) (left []Row) {
+// handleFirst handles rows in one transaction. It returns those that are to go back to Postgres: if that fails, all, so
+// that they run one by one there, and none waits for another. Undone says that it failed. The failure of a single row
+// is recorded, which gives it back.
+func (c *Consumer) handleFirst(ctx context.Context, r events.Registration, rows []Row) (left []Row, undone bool) {
 	if len(rows) == 0 {
-		return nil
+		return nil, false
 	}
 	left, ran, err := c.handleRelayed(ctx, r, rows)
 	switch {
 	case err == nil:
-		return left
+		return left, false
 	case !ran || ctx.Err() != nil:
 	case len(rows) > 1:
 		c.logRollback(ctx, err, len(rows), errors.Is(err, errConnectionLost))
-		for i := range rows {
-			left = append(left, c.handleFirst(ctx, r, rows[i:i+1])...)
-		}
-		return left
-	default:
-		if recordErr := c.recordRelayed(ctx, r, rows[0], err); recordErr == nil {
-			return nil
-		}
+	case c.recordRelayed(ctx, r, rows[0], err) == nil:
+		return nil, true
 	}
-	return rows
+	return rows, true
 }
 
 func names(handlers []events.Registration) (all []string) {
@@ -188,7 +193,8 @@ func names(handlers []events.Registration) (all []string) {
 func (c *Consumer) giveBack(ctx context.Context, rows []Row) error {
 	ids, times, _ := Keys(rows)
 	return pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
-		if err := coredb.New(tx).ReturnRelayed(ctx, coredb.ReturnRelayedParams{Ids: ids, OccurredAts: times}); err != nil {
+		_, err := coredb.New(tx).ReturnRelayed(ctx, coredb.ReturnRelayedParams{Ids: ids, OccurredAts: times})
+		if err != nil {
 			return fmt.Errorf("give messages back to Postgres: %w", err)
 		}
 		return nil
@@ -212,7 +218,7 @@ func (c *Consumer) handleRelayed(ctx context.Context, r events.Registration, row
 		if t.LostByNetwork() {
 			err = connectionLost(err)
 		}
-		// what is refused in a batch is allowed in a transaction of the row's own
+		// session state, which a batch may not set, a single row may set when Postgres dispatches it
 		own := errors.Is(err, ErrSettle) || errors.Is(err, pgtx.ErrSessionState) || pgtx.StatementLost(err)
 		return nil, !own, err
 	}
@@ -242,6 +248,9 @@ func (c *Consumer) recordRelayed(ctx context.Context, r events.Registration, row
 	}
 	if err != nil {
 		return fmt.Errorf("%w: lock a row whose handler has failed: %w", ErrSettle, err)
+	}
+	if slices.Contains(state.Handled, r.Name) {
+		return nil // in another transaction, or in this one, whose answer was lost
 	}
 	row.AvailableAt, row.Attempts = state.AvailableAt, int(state.Attempts)
 	row.SetFailures(state.HandlerFailures)
@@ -313,20 +322,23 @@ func deliverRelayed(ctx context.Context, t *Tx, rows []Row) error {
 	return nil
 }
 
-// ReturnLost gives back the rows that became relayed before a time, if the broker now has no message of the consumer's:
-// its stream was purged, deleted or restored, or those of a handler were. Before is by the database's clock, and past.
+// ReturnLost gives back the rows that were sent before everything that the broker still has for the consumer: its
+// stream was purged, deleted or restored, or the messages of a handler were. Before is the database's time of a moment
+// ago; later rows are left.
 func (c *Consumer) ReturnLost(ctx context.Context, before time.Time) (returned int, err error) {
-	idle, err := c.Relay.Idle(ctx, c.Subscription)
-	if err != nil || !idle {
-		return 0, err
-	}
-	err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
-		n, err := coredb.New(tx).ReturnLost(ctx, coredb.ReturnLostParams{
-			Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType, Before: before,
-			RowLimit: events.MaxBatchSize,
+	oldest, err := c.Relay.Oldest(ctx, c.Subscription)
+	for n := events.MaxBatchSize; err == nil && n == events.MaxBatchSize; returned += n {
+		err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
+			rows, err := coredb.New(tx).ReturnLost(ctx, coredb.ReturnLostParams{
+				Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType, Before: before, Oldest: oldest,
+				RowLimit: events.MaxBatchSize,
+			})
+			n = int(rows)
+			return err
 		})
-		returned = int(n)
-		return err
-	})
+		if err != nil {
+			n = 0
+		}
+	}
 	return returned, err
 }

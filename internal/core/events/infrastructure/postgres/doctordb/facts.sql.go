@@ -958,14 +958,16 @@ func (q *Queries) RelayPath(ctx context.Context) (RelayPathRow, error) {
 }
 
 const relayedTypes = `-- name: RelayedTypes :many
-select o.generation, o.event_type, count(*)::integer as events,
-  extract(epoch from statement_timestamp() - min(o.relayed_at))::double precision as seconds,
+select t.generation::bigint as generation, t.event_type::text as event_type, f.events::integer as events,
+  f.seconds::double precision as seconds,
   (select count(*) from core.live_workers w
-   where w.generation = o.generation and jsonb_exists(w.handlers, o.event_type))::integer as workers
-from (select r.generation, r.event_type, r.relayed_at from core.outbox r
-  where r.status = 'relayed' and r.deleted_at is null
-  order by r.generation, r.event_type, r.relayed_at limit $1::integer) o
-group by o.generation, o.event_type order by o.generation, o.event_type
+   where w.generation = t.generation and jsonb_exists(w.handlers, t.event_type))::integer as workers
+from core.relayed_types() t cross join lateral (
+  select count(*) as events, extract(epoch from statement_timestamp() - min(r.relayed_at)) as seconds
+  from (select o.relayed_at from core.outbox o where o.generation = t.generation and o.event_type = t.event_type
+      and o.status = 'relayed' and o.deleted_at is null
+    order by o.relayed_at limit $1::integer) r) f
+order by t.generation, t.event_type
 `
 
 type RelayedTypesRow struct {
@@ -976,10 +978,10 @@ type RelayedTypesRow struct {
 	Workers    int32
 }
 
-// Returns the types with events that a broker has, of the first @up_to in the order of the index, with the age of the
-// first of them in seconds, and how many live workers of the generation handle the type.
-func (q *Queries) RelayedTypes(ctx context.Context, upTo int32) ([]RelayedTypesRow, error) {
-	rows, err := q.db.Query(ctx, relayedTypes, upTo)
+// Returns the types with events that a broker has: how many, up to @count_up_to, the age of the first in seconds, and
+// how many live workers of the generation handle the type.
+func (q *Queries) RelayedTypes(ctx context.Context, countUpTo int32) ([]RelayedTypesRow, error) {
+	rows, err := q.db.Query(ctx, relayedTypes, countUpTo)
 	if err != nil {
 		return nil, err
 	}

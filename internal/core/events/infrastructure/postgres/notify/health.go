@@ -66,12 +66,12 @@ func (h *Health) Set(state State, reason string) {
 	h.changed = make(chan struct{})
 }
 
-// AwaitWorking waits until the worker is listening or polling, and reports whether that is so: otherwise stop was
-// closed.
-func (h *Health) AwaitWorking(stop <-chan struct{}) bool {
+// AwaitListening waits until the worker is listening, and so its handlers were checked, and reports whether that is so:
+// otherwise stop was closed.
+func (h *Health) AwaitListening(stop <-chan struct{}) bool {
 	for {
 		changed := h.Changed()
-		if state, _ := h.Now(); state == Listening || state == Polling {
+		if state, _ := h.Now(); state == Listening {
 			return true
 		}
 		select {

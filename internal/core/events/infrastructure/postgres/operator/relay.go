@@ -38,13 +38,14 @@ func (c *Client) SwitchRelay(ctx context.Context, path, by string) (before strin
 // ReturnRelayed makes up to limit relayed events pending again, and returns how many. Call it until it returns 0.
 func (c *Client) ReturnRelayed(ctx context.Context, limit int) (int, error) {
 	return value[int](ctx, c, "give relayed events back",
-		"select core.outbox_relayed_return_lost(null, null, 'infinity', $1)", limit)
+		"select core.outbox_relayed_return_lost(null, null, 'infinity', null, $1)", limit)
 }
 
 // Sent is an event that was sent to a broker, as Postgres has it.
 type Sent struct {
 	Envelope     events.Envelope
 	ContentClass string
+	Generation   events.Generation
 	Status       string // pending, relayed, delivered or failed
 	// HandledBy are the handlers that have handled its idempotency key.
 	HandledBy []string
@@ -61,7 +62,7 @@ with recursive known(name) as (
   select (select h.handler_name from core.event_handled h where h.handler_name > k.name order by h.handler_name limit 1)
   from known k where k.name is not null)
 select o.id, o.event_type, o.event_version, o.occurred_at, o.source, coalesce(o.target, ''), o.workspace_id,
-  o.payload::text, o.idempotency_key, coalesce(o.trace_context, ''), o.content_class, o.status,
+  o.payload::text, o.idempotency_key, coalesce(o.trace_context, ''), o.content_class, o.generation, o.status,
   array(select h.handler_name from known k join core.event_handled h on h.handler_name = k.name
         where h.idempotency_key = o.idempotency_key)
 from core.outbox o where o.relayed_at >= $1 and o.id >= core.uuid_v7_floor($1 - interval '1 hour')`, since)
@@ -73,7 +74,7 @@ from core.outbox o where o.relayed_at >= $1 and o.id >= core.uuid_v7_floor($1 - 
 			var s Sent
 			e, payload := &s.Envelope, ""
 			if err := found.Scan(&e.EventID, &e.EventType, &e.EventVersion, &e.OccurredAt, &e.Source, &e.Target, &e.WorkspaceID,
-				&payload, &e.IdempotencyKey, &e.TraceContext, &s.ContentClass, &s.Status, &s.HandledBy); err != nil {
+				&payload, &e.IdempotencyKey, &e.TraceContext, &s.ContentClass, &s.Generation, &s.Status, &s.HandledBy); err != nil {
 				return err
 			}
 			e.Payload = []byte(payload)

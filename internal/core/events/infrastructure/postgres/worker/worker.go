@@ -237,7 +237,7 @@ func (w *Worker) startRelay(work context.Context) {
 		return
 	}
 	go func() {
-		if w.health.AwaitWorking(w.stopped) {
+		if w.health.AwaitListening(w.stopped) {
 			w.begin()
 		}
 	}()
@@ -250,7 +250,13 @@ func (w *Worker) startRelay(work context.Context) {
 		return id, err
 	}
 	w.maintenance = append(w.maintenance,
-		maintenance.NewService(func(ctx context.Context) { w.config.Relay.Run(ctx, database, subscriptions) }),
+		maintenance.NewService(func(ctx context.Context) {
+			select { // the consumers that it makes are only for handlers that may work
+			case <-w.works:
+				w.config.Relay.Run(ctx, database, subscriptions)
+			case <-ctx.Done():
+			}
+		}),
 		maintenance.Relayed(w.config.Pool, w.config.Generation, relayed, w.config.Log, w.health))
 }
 

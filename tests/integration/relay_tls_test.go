@@ -1,4 +1,4 @@
-package app_test
+package integration_test
 
 import (
 	"crypto/ecdsa"
@@ -140,12 +140,5 @@ func TestRelayConnectsByTLSAndCredentials(t *testing.T) {
 		if reached := err != nil && strings.Contains(err.Error(), "run workers with --relay"); reached != (missing == "") {
 			t.Errorf("without %q: %v", missing, err)
 		}
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
