@@ -245,10 +245,10 @@ begin
 end
 $$;
 create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
-  p_worker uuid, p_crashed boolean, p_kept_by timestamptz default null) returns table (event_id uuid, event_type text, event_version integer,
-  occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
-  idempotency_key text, trace_context text, attempts integer, available_at timestamptz, handler_failures jsonb,
-  crashes integer, relayed boolean)
+  p_worker uuid, p_crashed boolean, p_kept_by timestamptz default null) returns table (event_id uuid,
+  event_type text, event_version integer, occurred_at timestamptz, source text, target text, content_class text,
+  workspace_id uuid, payload jsonb, idempotency_key text, trace_context text, attempts integer,
+  available_at timestamptz, handler_failures jsonb, crashes integer, relayed boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
