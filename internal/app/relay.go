@@ -57,13 +57,14 @@ func (c *Comparison) Equal() bool {
 // already. Afterwards they take that of Postgres, also if ctx is done.
 func CompareRelay(ctx context.Context, o *operator.Client, broker jetstream.Config, d time.Duration,
 	by string) (c Comparison, err error) {
-	switch state, err := o.Relay(ctx); {
-	case err != nil:
+	before, err := o.Relay(ctx)
+	if err != nil {
 		return c, err
-	case state.Path == pgtx.PathJetStream:
+	}
+	if before.Path == pgtx.PathJetStream {
 		return c, errors.New("events take the path of the broker already: first `workers relay back`")
 	}
-	copied, err := jetstream.OpenCopy(ctx, broker)
+	copied, err := jetstream.OpenCopy(ctx, broker, before.ID)
 	if err != nil {
 		return c, err
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
@@ -132,7 +133,7 @@ func TestRelayConnectsByTLSAndCredentials(t *testing.T) {
 			return env[name]
 		})
 		must(t, err)
-		copied, err := jetstream.OpenCopy(t.Context(), *config)
+		copied, err := jetstream.OpenCopy(t.Context(), *config, uuid.New())
 		if err == nil {
 			copied.Close()
 		}

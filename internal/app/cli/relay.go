@@ -29,7 +29,10 @@ func relayCompareCommand(p Process) *cobra.Command {
 		Use: "compare", Short: "Have events take both paths for a time, and compare", Args: cobra.NoArgs,
 		Long: `For a time workers send the events that they claim to the broker too, and handle them on both paths, of which
 the dedup keys let one succeed. Then compare: each event that was sent must have come back as it was, be settled, and
-have been received by each handler. Exits 3 if that is not so, or if there was no event.
+have been received by each handler. Exits 3 if that is not so, or if there was no event. If it is killed, events take
+both paths until the next compare, switch or back.
+
+While both paths have an event, one may have to wait a second for the other; no attempt is counted.
 
 It reads a copy of the stream, for which it needs SPECTRAL_NATS_URL, as workers do.`,
 		Example: `  workers relay compare
@@ -95,6 +98,7 @@ broker does not work, they handle events from Postgres by themselves.`,
 		if _, err := o.Events.SwitchRelay(ctx, pgtx.PathJetStream, *who); err != nil {
 			return err
 		}
+		p.notef("workers with --relay jetstream follow at once; those without it handle events from Postgres")
 		return printRelay(ctx, p, o)
 	})
 }
@@ -142,8 +146,8 @@ type relayFlag string
 
 func (r *relayFlag) add(flags *pflag.FlagSet) {
 	*r = pgtx.PathPostgres
-	oneFlag(flags, r, "relay", "jetstream: connect to NATS too, and send events through it once `workers relay "+
-		"switch` says so", oneOf(relayFlag(pgtx.PathPostgres), relayFlag(pgtx.PathJetStream)))
+	oneFlag(flags, r, "relay", "jetstream: connect to NATS too, and send events through it once 'workers relay "+
+		"switch' says so", oneOf(relayFlag(pgtx.PathPostgres), relayFlag(pgtx.PathJetStream)))
 }
 
 func (r relayFlag) on() bool { return r == pgtx.PathJetStream }

@@ -11,8 +11,8 @@ import (
 
 // Limits of the check of the relay.
 const (
-	relayedTooLong = 5 * time.Minute // a message is handled or given back much sooner, unless there is a backlog
-	comparedFor    = time.Hour       // the longest comparison
+	relayedTooLong = time.Minute // a message is handled or given back sooner, unless there is a backlog
+	comparedFor    = time.Hour   // the longest comparison
 )
 
 // relay finds events that a broker has and no handler gets, and a comparison that did not end.
@@ -26,9 +26,9 @@ func relay(ctx context.Context, e *examination) (string, error) {
 			fix("run `workers relay back`, or `workers relay switch`")
 	}
 	all, err := e.facts.RelayedTypes(ctx, countUpTo)
-	relayed := int32(0)
+	relayed, oldest := int32(0), 0.0
 	for _, t := range all {
-		relayed += t.Events
+		relayed, oldest = relayed+t.Events, max(oldest, t.Seconds)
 		switch {
 		case t.Seconds < relayedTooLong.Seconds():
 		case t.Workers == 0:
@@ -43,5 +43,5 @@ func relay(ctx context.Context, e *examination) (string, error) {
 					"if it cannot work soon, run `workers relay back`, which gives all relayed events back to Postgres")
 		}
 	}
-	return fmt.Sprintf("events take the path %s; %d relayed", path.Path, relayed), err
+	return fmt.Sprintf("events take the path %s; %d relayed, the first %s ago", path.Path, relayed, span(oldest)), err
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -206,8 +208,14 @@ func scale(ctx context.Context, e *examination) (string, error) {
 	}
 	times := "no hour had enough events to say how long they take"
 	if s.Hours > 0 {
-		times = fmt.Sprintf("99 %% of events settled within %d ms in the latest hour, within %d ms in the worst of the week",
-			s.LastP99, s.WorstP99)
+		within := func(ms int64) string {
+			if ms == math.MaxInt32 { // the last bucket
+				return "more than 60000"
+			}
+			return strconv.FormatInt(ms, 10)
+		}
+		times = fmt.Sprintf("99 %% of events settled within %s ms in the latest hour, within %s ms in the worst of the week",
+			within(s.LastP99), within(s.WorstP99))
 	}
 	if s.Hours >= hoursOfAWeek && s.SlowHours == s.Hours {
 		e.found(Warning, "trigger latency: for a week 1 %% of events took longer than %s to settle, in each of %s with "+

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
@@ -25,8 +26,8 @@ type Copy struct {
 	consumer natsjs.Consumer
 }
 
-// OpenCopy begins a copy. Call Close after use.
-func OpenCopy(ctx context.Context, c Config) (*Copy, error) {
+// OpenCopy begins a copy of what a database sends. Call Close after use.
+func OpenCopy(ctx context.Context, c Config, database uuid.UUID) (*Copy, error) {
 	c.Stream = cmp.Or(c.Stream, DefaultStream)
 	c.Log = slog.New(slog.DiscardHandler)
 	nc, err := c.connect(nats.RetryOnFailedConnect(false))
@@ -35,19 +36,33 @@ func OpenCopy(ctx context.Context, c Config) (*Copy, error) {
 	}
 	copied := &Copy{nc: nc, stream: c.Stream}
 	if copied.js, err = natsjs.New(nc, natsjs.WithDefaultTimeout(apiTimeout)); err == nil {
+		err = copied.check(ctx, database.String())
+	}
+	if err == nil {
 		copied.consumer, err = copied.js.CreateConsumer(ctx, c.Stream, natsjs.ConsumerConfig{
 			DeliverPolicy: natsjs.DeliverNewPolicy, AckPolicy: natsjs.AckExplicitPolicy, MaxAckPending: maxAckPending,
 			InactiveThreshold: time.Minute,
 		})
 	}
-	if errors.Is(err, natsjs.ErrStreamNotFound) {
+	switch {
+	case errors.Is(err, natsjs.ErrStreamNotFound):
 		err = errors.New("there is none: run workers with --relay jetstream first")
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, natsjs.ErrJetStreamNotEnabled):
+		err = errNoJetStream
 	}
 	if err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("stream %s: %w", c.Stream, err)
 	}
 	return copied, nil
+}
+
+func (c *Copy) check(ctx context.Context, database string) error {
+	stream, err := c.js.Stream(ctx, c.stream)
+	if err == nil && stream.CachedInfo().Config.Metadata[metadataKey] != database {
+		err = errForeign
+	}
+	return err
 }
 
 // Close ends the copy.

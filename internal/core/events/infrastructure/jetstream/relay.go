@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/url"
 	"strings"
 	"sync"
 
@@ -72,6 +73,16 @@ func (r *Relay) Ready() bool {
 	return r.isReady
 }
 
+// hosts returns where the broker should be, without passwords.
+func (r *Relay) hosts() (all []string) {
+	for _, address := range r.nc.Servers() {
+		if u, err := url.Parse(address); err == nil {
+			all = append(all, u.Host)
+		}
+	}
+	return all
+}
+
 // setReady takes in whether the broker works, and reports whether it did before.
 func (r *Relay) setReady(now bool) (before bool) {
 	r.mu.Lock()
@@ -133,7 +144,8 @@ func (r *Relay) Run(ctx context.Context, database func(context.Context) (uuid.UU
 func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uuid.UUID, error),
 	subscriptions []events.Subscription) error {
 	if !r.nc.IsConnected() {
-		return cmp.Or(r.nc.LastError(), errors.New("not connected"))
+		return fmt.Errorf("SPECTRAL_NATS_URL: not connected to %s: %w", strings.Join(r.hosts(), ", "),
+			cmp.Or(r.nc.LastError(), errors.New("it does not answer")))
 	}
 	id, err := database(ctx)
 	if err != nil {
@@ -146,7 +158,7 @@ func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uui
 	consumers := make(map[string]natsjs.Consumer)
 	for _, s := range subscriptions {
 		for _, h := range s.Handlers() {
-			consumers[h.Name], err = stream.CreateOrUpdateConsumer(ctx, natsjs.ConsumerConfig{
+			consumers[h.Name], err = r.prepareConsumer(ctx, stream, natsjs.ConsumerConfig{
 				Durable: r.durable(h.Name), FilterSubject: r.subject("*", s.EventType), AckPolicy: natsjs.AckExplicitPolicy,
 				AckWait: ackWait, MaxAckPending: maxAckPending, InactiveThreshold: unused,
 			})
@@ -161,6 +173,30 @@ func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uui
 	return nil
 }
 
+// prepareConsumer makes sure that a consumer is there. It replaces one that is ahead of the stream, which a broker may
+// have after it has lost its data: it would have nothing of what is sent next.
+func (r *Relay) prepareConsumer(ctx context.Context, stream natsjs.Stream,
+	c natsjs.ConsumerConfig) (natsjs.Consumer, error) {
+	consumer, err := stream.CreateOrUpdateConsumer(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	now, err := stream.Info(ctx)
+	if err != nil || consumer.CachedInfo().Delivered.Stream <= now.State.LastSeq {
+		return consumer, err
+	}
+	if err := stream.DeleteConsumer(ctx, c.Durable); err != nil {
+		return nil, err
+	}
+	return stream.CreateOrUpdateConsumer(ctx, c)
+}
+
+var errForeign = errors.New("it belongs to another database, or was not made by workers: set SPECTRAL_NATS_STREAM " +
+	"to a name that is free")
+
+var errNoJetStream = errors.New("JetStream is off on this NATS server: start it with -js, or set jetstream in its " +
+	"configuration")
+
 func (r *Relay) stream(ctx context.Context, database string) (natsjs.Stream, error) {
 	name := r.config.Stream
 	stream, err := r.js.Stream(ctx, name)
@@ -170,13 +206,15 @@ func (r *Relay) stream(ctx context.Context, database string) (natsjs.Stream, err
 			MaxBytes: maxBytes, Duplicates: duplicates, Metadata: map[string]string{metadataKey: database},
 		})
 	}
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, natsjs.ErrJetStreamNotEnabled) {
+		return nil, errNoJetStream
+	}
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", name, err)
 	}
 	switch c := stream.CachedInfo().Config; {
 	case c.Metadata[metadataKey] != database:
-		return nil, fmt.Errorf("stream %s belongs to another database, or was not made by workers: set SPECTRAL_NATS_STREAM "+
-			"to a name that is free", name)
+		return nil, fmt.Errorf("stream %s: %w", name, errForeign)
 	case c.Retention == natsjs.WorkQueuePolicy, c.Discard != natsjs.DiscardNew:
 		return nil, fmt.Errorf("stream %s: its retention must be interest or limits and its discard policy new; change it, "+
 			"or delete it and have workers make it again", name)

@@ -324,9 +324,12 @@ func deliverRelayed(ctx context.Context, t *Tx, rows []Row) error {
 
 // ReturnLost gives back the rows that were sent before everything that the broker still has for the consumer: its
 // stream was purged, deleted or restored, or the messages of a handler were. Before is the database's time of a moment
-// ago; later rows are left.
-func (c *Consumer) ReturnLost(ctx context.Context, before time.Time) (returned int, err error) {
-	oldest, err := c.Relay.Oldest(ctx, c.Subscription)
+// ago; later rows are left. Of a broker that is down it gives back all.
+func (c *Consumer) ReturnLost(ctx context.Context, before time.Time, down bool) (returned int, err error) {
+	var oldest uuid.UUID
+	if !down {
+		oldest, err = c.Relay.Oldest(ctx, c.Subscription)
+	}
 	for n := events.MaxBatchSize; err == nil && n == events.MaxBatchSize; returned += n {
 		err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
 			rows, err := coredb.New(tx).ReturnLost(ctx, coredb.ReturnLostParams{

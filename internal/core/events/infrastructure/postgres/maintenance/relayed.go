@@ -15,11 +15,12 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// Relayed returns the duty that finds events whose messages the broker has lost, and makes them pending again: of a
-// type of which it has no message, every event that was sent long enough ago (docs/decisions/0021).
+// Relayed returns the duty that makes events pending again whose messages the broker has lost, and all that it has when
+// it has not worked for several passes (docs/decisions/0021).
 func Relayed(pool *pgxpool.Pool, generation events.Generation, consumers map[string]*dispatch.Consumer,
 	log *slog.Logger, health *notify.Health) *Service {
 	types := slices.Sorted(maps.Keys(consumers))
+	down := 0 // passes in which the broker did not work
 	return Every(pgtx.RelayedInterval, "relayed", health, func(ctx context.Context) {
 		var waiting []coredb.RelayedSinceRow
 		err := pgtx.InTx(ctx, pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) (err error) {
@@ -28,15 +29,24 @@ func Relayed(pool *pgxpool.Pool, generation events.Generation, consumers map[str
 			})
 			return err
 		})
+		down++
+		for _, c := range consumers {
+			if c.Relay.Ready() { // they all have the same
+				down = 0
+			}
+		}
 		for _, w := range waiting {
+			if down > 0 && down < pgtx.RelayDownPasses {
+				break
+			}
 			if err != nil || w.Now.Sub(w.FirstAt) < pgtx.RelayedAfter {
 				continue
 			}
 			var n int
-			n, err = consumers[w.EventType].ReturnLost(ctx, w.Now)
+			n, err = consumers[w.EventType].ReturnLost(ctx, w.Now, down > 0)
 			if n > 0 {
-				log.WarnContext(ctx, "the broker has lost events: they are handled from Postgres", pgtx.LogEventType, w.EventType,
-					pgtx.LogRows, n)
+				log.WarnContext(ctx, "the broker has lost events, or is down: what it had is handled from Postgres",
+					pgtx.LogEventType, w.EventType, pgtx.LogRows, n)
 			}
 		}
 		if err != nil && ctx.Err() == nil {

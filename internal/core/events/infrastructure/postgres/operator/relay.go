@@ -6,10 +6,13 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+
+	"github.com/google/uuid"
 )
 
 // Relay is which way events take, and what a broker has.
 type Relay struct {
+	ID         uuid.UUID  `json:"-"`    // of the database
 	Path       string     `json:"path"` // postgres, both or jetstream
 	SwitchedAt *time.Time `json:"switched_at"`
 	SwitchedBy *string    `json:"switched_by"`
@@ -21,9 +24,9 @@ type Relay struct {
 // Relay returns the state of the relay.
 func (c *Client) Relay(ctx context.Context) (Relay, error) {
 	all, err := list[Relay](ctx, c, "state of the relay", `
-select r.path, r.switched_at, r.switched_by, count(o.relayed_at) as relayed, min(o.relayed_at) as first_at
+select r.id, r.path, r.switched_at, r.switched_by, count(o.relayed_at) as relayed, min(o.relayed_at) as first_at
 from core.relay r left join core.outbox o on o.status = 'relayed' and o.deleted_at is null
-group by r.path, r.switched_at, r.switched_by`)
+group by r.id, r.path, r.switched_at, r.switched_by`)
 	if err != nil {
 		return Relay{}, err
 	}

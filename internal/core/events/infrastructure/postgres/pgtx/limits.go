@@ -83,6 +83,7 @@ const (
 	ObserveInterval   = 30 * time.Second           // how often metrics are read; statistics are written every second time
 	PartitionInterval = time.Hour                  // how often partitions that will be needed are made
 	RelayedInterval   = 10 * time.Second           // how often events that a broker has lost are looked for
+	RelayDownPasses   = 3                          // of the same, until a broker that does not work counts as down
 	RelayedAfter      = RelayedInterval            // how long after they were sent
 	LastStats         = time.Second                // bounds writing them at the end of a worker
 	WatermarkInterval = 50 * time.Millisecond      // how often a busy consumer raises its claim watermark
