@@ -132,7 +132,6 @@ func TestTheSwitchToABrokerAndBackUnderLoad(t *testing.T) {
 
 	_, err = o.SwitchRelay(t.Context(), pgtx.PathPostgres, "anna")
 	must(t, err)
-	sent := one[int](b, "select count(*) from core.outbox where relayed_at > '-infinity'")
 	returned, err := app.EmptyRelay(t.Context(), o, time.Second)
 	must(t, err)
 	s.kill(1)
@@ -142,9 +141,6 @@ func TestTheSwitchToABrokerAndBackUnderLoad(t *testing.T) {
 	}
 	publishing.Stop()
 	s.Verify(t, b.direct(), ledger.Expect{Within: 2 * testTimeout, MaxAttempts: 5})
-	if n := one[int](b, "select count(*) from core.outbox where relayed_at > '-infinity'"); n > sent {
-		t.Errorf("%d events were sent after the way back", n-sent)
-	}
 	if errs := s.Errors(); len(errs) > 0 {
 		t.Errorf("publishing failed: %v", errs)
 	}
