@@ -152,6 +152,17 @@ var troubles = map[string]trouble{
 			"interval '10 minutes', claimed_by = 'a dead worker', available_at = now() - interval '10 minutes'")
 		return func() { s.shown("a dead worker") }
 	}},
+	"Relayed events are not handled": {prepare: func(s *scene) func() {
+		s.pending(2, 1)
+		s.exec("update core.outbox set status = 'relayed', relayed_at = now() - interval '10 minutes'")
+		return func() {
+			if s.value("select count(*) from core.outbox where status = 'relayed'") == "2" { // the SQL changes nothing
+				s.shown("     2 |")
+				return
+			}
+			s.want("select count(*) from core.outbox where status = 'pending'", "2")
+		}
+	}},
 	"No worker of a generation lives, and it has events": {prepare: func(s *scene) func() {
 		s.pending(4, 3)
 		s.exec("delete from core.deployments where generation = 3")
