@@ -16,9 +16,13 @@ declare
   v_written integer;
 begin
   if cardinality(p_handlers) > 1 then
-    perform from core.outbox o where o.id = any (p_ids) and o.occurred_at between v_first and v_last
-      and case when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
-    order by o.id for update;
+    perform from (select k.id, k.occurred_at from unnest(p_ids, p_occurred_ats) as k(id, occurred_at) order by 1, 2) k
+    -- row by row, so that no plan made for an empty outbox begins there
+    cross join lateral
+      (select from core.outbox o where o.id = k.id and o.occurred_at = k.occurred_at
+         and case
+           when o.status = 'relayed' or o.status = 'pending' and o.relayed_at is null then o.deleted_at is null end
+       for update) l;
   end if;
   return query
     with written as
