@@ -50,7 +50,7 @@ func Relay(t testing.TB, database string, generation events.Generation) dispatch
 // AwaitRelay waits until the relay of a worker that has started is ready.
 func AwaitRelay(t testing.TB, relay dispatch.Relay) {
 	t.Helper()
-	late, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
+	late, tick := time.After(time.Minute), time.NewTicker(2*time.Millisecond)
 	defer tick.Stop()
 	for relay != nil && !relay.Ready() {
 		select {
