@@ -158,7 +158,7 @@ func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uui
 	consumers := make(map[string]natsjs.Consumer)
 	for _, s := range subscriptions {
 		for _, h := range s.Handlers() {
-			consumers[h.Name], err = r.prepareConsumer(ctx, stream, natsjs.ConsumerConfig{
+			consumers[h.Name], err = stream.CreateOrUpdateConsumer(ctx, natsjs.ConsumerConfig{
 				Durable: r.durable(h.Name), FilterSubject: r.subject("*", s.EventType), AckPolicy: natsjs.AckExplicitPolicy,
 				AckWait: ackWait, MaxAckPending: maxAckPending, InactiveThreshold: unused,
 			})
@@ -171,24 +171,6 @@ func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uui
 	defer r.mu.Unlock()
 	r.consumers = consumers
 	return nil
-}
-
-// prepareConsumer makes sure that a consumer is there. It replaces one that is ahead of the stream, which a broker may
-// have after it has lost its data: it would have nothing of what is sent next.
-func (r *Relay) prepareConsumer(ctx context.Context, stream natsjs.Stream,
-	c natsjs.ConsumerConfig) (natsjs.Consumer, error) {
-	consumer, err := stream.CreateOrUpdateConsumer(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	now, err := stream.Info(ctx)
-	if err != nil || consumer.CachedInfo().Delivered.Stream <= now.State.LastSeq {
-		return consumer, err
-	}
-	if err := stream.DeleteConsumer(ctx, c.Durable); err != nil {
-		return nil, err
-	}
-	return stream.CreateOrUpdateConsumer(ctx, c)
 }
 
 var errForeign = errors.New("it belongs to another database, or was not made by workers: set SPECTRAL_NATS_STREAM " +
