@@ -215,6 +215,27 @@ func TestEventsOutliveTheirBroker(t *testing.T) {
 	}
 }
 
+// Of a broker that stays down, what it had is handled from Postgres.
+func TestADownBrokerKeepsNoEvents(t *testing.T) {
+	b := setupRelay(t, nil)
+	b.leave(20)
+	l := b.newWorker(noPoll, ungated())
+	b.broker.stop(b, false)
+	b.exec("update core.outbox set relayed_at = relayed_at - interval '1 min' where status = 'relayed'")
+	must(b.T, l.Start(b.ctx))
+	b.Cleanup(l.stop)
+	for range pgtx.RelayDownPasses { // one pass each time that the worker listens, and not only every ten seconds
+		l.wantState(testTimeout, notify.Listening, "")
+		if b.killNotifier(); b.count("status = 'relayed'") == 0 {
+			break
+		}
+		l.wantState(testTimeout, notify.Reconnecting, "")
+	}
+	b.awaitCount(20, "status = 'delivered'")
+	b.broker.start(b) // what it still has repeats nothing
+	b.wantOnce(20, handlerOne, handlerTwo)
+}
+
 // notedSubscription is a consumer whose first handler notes events that are relayed while it runs. One that is handled
 // from Postgres is not.
 func (b *bundle) notedSubscription(noted *sync.Map) events.Subscription {

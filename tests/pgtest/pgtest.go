@@ -69,6 +69,7 @@ func Run(m *testing.M) int {
 		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
 	}
 	code := m.Run()
+	stopBroker()
 	if server == nil {
 		return code
 	}

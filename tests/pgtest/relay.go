@@ -17,8 +17,16 @@ import (
 // envRelay, if set, makes every worker send its events through a broker, where they may take that way.
 const envRelay = "SPECTRAL_TEST_RELAY"
 
-// broker returns a NATS server that the tests of this process share.
-var broker = sync.OnceValues(func() (*embeddednats.Server, error) { return embeddednats.Start(embeddednats.Config{}) })
+// broker returns a NATS server that the tests of this process share. Run stops it.
+var broker = sync.OnceValues(func() (*embeddednats.Server, error) {
+	server, err := embeddednats.Start(embeddednats.Config{})
+	if err == nil {
+		stopBroker = server.Stop
+	}
+	return server, err
+})
+
+var stopBroker = func() {}
 
 // Relayed reports whether workers send their events through a broker.
 func Relayed() bool { return os.Getenv(envRelay) != "" }
@@ -50,7 +58,7 @@ func Relay(t testing.TB, database string, generation events.Generation) dispatch
 // AwaitRelay waits until the relay of a worker that has started is ready.
 func AwaitRelay(t testing.TB, relay dispatch.Relay) {
 	t.Helper()
-	late, tick := time.After(time.Minute), time.NewTicker(2*time.Millisecond)
+	late, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
 	defer tick.Stop()
 	for relay != nil && !relay.Ready() {
 		select {

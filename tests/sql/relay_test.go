@@ -9,9 +9,9 @@ import (
 func (d *database) relayed(t *testing.T) {
 	t.Helper()
 	d.rows(t, 3, "")
-	exec(t, d.admin, "create view core.shown as select id, occurred_at, available_at from core.outbox; "+
+	exec(t, d.admin, "create or replace view core.shown as select id, occurred_at, available_at from core.outbox; "+
 		"grant select on core.shown to public")
-	d.run(t, line{"operator", "select core.relay_switch('jetstream', 'me')", "postgres"},
+	d.run(t, line{"operator", "select core.relay_switch('jetstream', 'me')", "*"},
 		line{"worker", "select core.outbox_relayed(array_agg(id), array_agg(occurred_at), '{t,t,t}') from (select event_id " +
 			"as id, occurred_at from core.outbox_claim(1, '{card}', 3, '-infinity', gen_random_uuid(), false)) c", "3"})
 }
@@ -144,9 +144,49 @@ func TestRelayedEventsGoBack(t *testing.T) {
 		line{"worker", "commit", ""},
 		line{"", "select status, attempts, available_at > now(), last_error from core.outbox where id = '{3}'",
 			"pending 1 t E: platform.a: no"})
+	exec(t, d.admin, "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, "+
+		"content_class) values ('worlds.b', 'k1', gen_random_uuid(), 'a.b', 'operational')")
+	d.run(t, line{"worker", "select handled from core.outbox_relayed_fail('{1}', (select occurred_at from core.shown " +
+		"where id = '{1}'), '{platform.a,worlds.b}')", "{worlds.b}"})
 	d.alter(t, 1, "status = 'delivered'")
 	d.run(t, line{"worker", "select count(*) from core.outbox_relayed_fail('{1}', (select occurred_at from core.shown " +
 		"where id = '{1}'), '{platform.a}')", "0"})
+}
+
+// Rows go back that were sent ten seconds before the oldest message that the broker has. One that cannot be written
+// keeps no other from it, and is not counted.
+func TestWhatTheBrokerLostGoesBack(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.relayed(t)
+	for n, ago := range []int{30, 15, 0} {
+		d.alter(t, n+1, "relayed_at = relayed_at - $1 * interval '1 second'", ago)
+	}
+	lost := "select core.outbox_relayed_return_lost(1, '{card}', now(), '%s', 10)"
+	d.run(t, line{"worker", fmt.Sprintf(lost, "{9}"), "0"}, line{"worker", fmt.Sprintf(lost, "{2}"), "1"},
+		line{"", statusOfAll, "pending sent, relayed sent, relayed sent"})
+	d.relayed(t)
+	exec(t, d.admin, `create or replace function public.keep() returns trigger language plpgsql as $$ begin
+			if old.id = '`+key(2).String()+`' then raise 'no'; elsif old.id = '`+key(3).String()+`' then return null; end if;
+			return new;
+		end $$;
+		create trigger keep before update on core.outbox for each row execute function public.keep()`)
+	all := "select core.outbox_relayed_return_lost(null, null, 'infinity', null, 10)"
+	d.run(t, line{"operator", all, "1"}, line{"operator", all, "0"},
+		line{"", statusOfAll, "pending sent, relayed sent, relayed sent"})
+}
+
+// What was sent and stays is claimed by itself, as far as it was due.
+func TestKeptRowsAreClaimed(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 4, "")
+	d.alter(t, 2, "relayed_at = '-infinity'")
+	d.alter(t, 4, "relayed_at = now()")
+	claim := "select coalesce(string_agg(right(event_id::text, 1), ' ' order by event_id), 'none') from " +
+		"core.outbox_claim(1, '{card}', 10, '-infinity', gen_random_uuid(), false, %s)"
+	d.run(t, line{"worker", fmt.Sprintf(claim, "null"), "1 2 3 4"}, line{"worker", fmt.Sprintf(claim, "now()"), "2 4"},
+		line{"worker", fmt.Sprintf(claim, "now() - interval '1 day'"), "none"})
 }
 
 // Relayed events count as in flight wherever a generation is looked at, and operators are told where they are.
@@ -163,6 +203,8 @@ func TestRelayedEventsKeepTheirGeneration(t *testing.T) {
 		line{"operator", "select core.outbox_retry_now('{1}')", "SP032 event_id ~ workers relay back"},
 		line{"operator", "select core.outbox_discard('{1}', 'me')", "SP032 event_id ~ workers relay back"},
 		line{"operator", "select due, in_flight from core.outbox_adoptable(1, 44)", "3 0"},
+		line{"operator", "select core.outbox_adopt(1, 44, p_event_types => '{no.type}')", "0"},
+		line{"", statusOfAll, "relayed sent, relayed sent, relayed sent"},
 		line{"operator", "select core.outbox_adopt(1, 44)", "3"},
 		line{"", "select count(*) from core.outbox where generation = 44 and status = 'pending'", "3"},
 		line{"worker", "select core.generation_state(1)", "drained"})

@@ -14,6 +14,8 @@ import (
 const (
 	user         = "spectral"
 	readyTimeout = 20 * time.Second
+	// maxStore is more than a disk has: each stream reserves its largest size, and the server would refuse what exceeds it
+	maxStore = 1 << 50
 )
 
 // Config describes a server. The zero value is a server with its own new folder, port and password.
@@ -46,7 +48,8 @@ func Start(c Config) (s *Server, err error) {
 	}
 	options := &server.Options{
 		ServerName: "spectral", Host: "127.0.0.1", Port: server.RANDOM_PORT, Username: user, Password: s.config.Password,
-		JetStream: true, StoreDir: s.config.Dir, NoLog: true, NoSigs: true, DisableJetStreamBanner: true,
+		JetStream: true, StoreDir: s.config.Dir, JetStreamMaxStore: maxStore, NoLog: true, NoSigs: true,
+		DisableJetStreamBanner: true,
 	}
 	if c.Port > 0 {
 		options.Port = c.Port

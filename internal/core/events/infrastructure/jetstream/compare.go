@@ -59,10 +59,10 @@ func OpenCopy(ctx context.Context, c Config, database uuid.UUID) (*Copy, error) 
 
 func (c *Copy) check(ctx context.Context, database string) error {
 	stream, err := c.js.Stream(ctx, c.stream)
-	if err == nil && stream.CachedInfo().Config.Metadata[metadataKey] != database {
-		err = errForeign
+	if err != nil {
+		return err
 	}
-	return err
+	return belongs(stream, database)
 }
 
 // Close ends the copy.

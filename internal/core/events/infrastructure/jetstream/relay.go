@@ -173,8 +173,17 @@ func (r *Relay) prepare(ctx context.Context, database func(context.Context) (uui
 	return nil
 }
 
-var errForeign = errors.New("it belongs to another database, or was not made by workers: set SPECTRAL_NATS_STREAM " +
-	"to a name that is free")
+// insufficientStorage is the code of an error of the server.
+const insufficientStorage = 10047
+
+// belongs refuses the stream of another database.
+func belongs(stream natsjs.Stream, database string) error {
+	if stream.CachedInfo().Config.Metadata[metadataKey] == database {
+		return nil
+	}
+	return errors.New("it belongs to another database, or was not made by workers: set SPECTRAL_NATS_STREAM to a name " +
+		"that is free")
+}
 
 var errNoJetStream = errors.New("JetStream is off on this NATS server: start it with -js, or set jetstream in its " +
 	"configuration")
@@ -191,13 +200,17 @@ func (r *Relay) stream(ctx context.Context, database string) (natsjs.Stream, err
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, natsjs.ErrJetStreamNotEnabled) {
 		return nil, errNoJetStream
 	}
+	if api, ok := errors.AsType[*natsjs.APIError](err); ok && api.ErrorCode == insufficientStorage {
+		return nil, fmt.Errorf("stream %s reserves %d bytes, which the server has not: raise its "+
+			"max_file_store: %w", name, maxBytes, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", name, err)
 	}
-	switch c := stream.CachedInfo().Config; {
-	case c.Metadata[metadataKey] != database:
-		return nil, fmt.Errorf("stream %s: %w", name, errForeign)
-	case c.Retention == natsjs.WorkQueuePolicy, c.Discard != natsjs.DiscardNew:
+	if err := belongs(stream, database); err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	if c := stream.CachedInfo().Config; c.Retention == natsjs.WorkQueuePolicy || c.Discard != natsjs.DiscardNew {
 		return nil, fmt.Errorf("stream %s: its retention must be interest or limits and its discard policy new; change it, "+
 			"or delete it and have workers make it again", name)
 	}

@@ -108,6 +108,25 @@ func TestOthersHaveTheirTurnAfterARowThatCouldNotBeSettled(t *testing.T) {
 	}
 }
 
+// Rows that could not be marked as sent are handled by the next claim, and rows that were sent and stay by one for them
+// alone.
+func TestTheClaimAfterASendTakesWhatStays(t *testing.T) {
+	t.Parallel()
+	sizer, due := newTestSizer(10), time.Unix(1, 0)
+	for _, c := range []struct {
+		result claimResult
+		want   claim
+	}{
+		{claimResult{rows: 5, keptBy: due}, claim{limit: 10, keptBy: due}}, {claimResult{rows: 5}, claim{limit: 10}},
+		{claimResult{rows: 5, here: true}, claim{limit: 10, here: true}}, {claimResult{rows: 5}, claim{limit: 10}},
+	} {
+		sizer.adjust(c.result, 10, time.Millisecond)
+		if next := sizer.next(); next != c.want {
+			t.Errorf("%+v, want %+v", next, c.want)
+		}
+	}
+}
+
 func TestRowsThatWereOnlyLeftAreClaimedOneByOne(t *testing.T) {
 	t.Parallel()
 	sizer := newTestSizer(10)
