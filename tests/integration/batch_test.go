@@ -225,6 +225,7 @@ func (b *bundle) awaitWaiting(n int) {
 
 // Two batches with the same keys in opposite order insert them in one order.
 func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
+	b.ofRowLocks() // a broker divides the events between the workers as it likes
 	log := &logBuffer{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
 	var duplicates []events.Envelope
