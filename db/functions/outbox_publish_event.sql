@@ -1,11 +1,12 @@
 -- core.outbox_publish_event(...) publishes one event in the caller's transaction and returns its id, as
--- core.outbox_publish does, which calls it. The event may have an id and a time of the caller's own. The Go publisher
--- calls it too. Refusals: see core.outbox_check.
--- Reads core.event_types, core.publisher_sources, core.deployments, of which it locks a row at the higher isolation
--- levels, and core.outbox for an id of the caller's own; writes core.outbox.
+-- core.outbox_publish does, which calls it. The event may have an id and a time of the caller's own, and the event that
+-- caused it. The Go publisher calls it too. Refusals: see core.outbox_check. Reads core.event_types,
+-- core.publisher_sources, core.deployments, of which it locks a row at the higher isolation levels, and core.outbox for
+-- an id of the caller's own; writes core.outbox.
 create function core.outbox_publish_event(p_event_id uuid, p_occurred_at timestamptz, p_event_type text, p_source text,
   p_payload jsonb, p_event_version integer, p_target text, p_workspace_id uuid, p_idempotency_key text,
-  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text)
+  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text,
+  p_cause_id uuid default null)
 returns uuid language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -23,7 +24,8 @@ declare
 begin
   insert into core.outbox
     (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
-     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
+     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at,
+     cause_id)
   select p.id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
     coalesce(p_content_class, t.content_class),
     'outbox_gen_' || d.generation || coalesce('_' || coalesce(p_class, t.class), ''), d.generation,
@@ -34,7 +36,7 @@ begin
     p_trace_context,
     case when core.consumes(d.generation, t.consumed_in, t.consumed) then 'pending' else 'delivered' end,
     v_now, greatest(p_available_at, v_now),
-    case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else v_now end
+    case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else v_now end, p_cause_id
   from (select coalesce(p_event_id, core.uuid_v7()) as id, p_payload::text as text,
       exists (select from core.publisher_sources s where s.source = p_source
         and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')) as allowed

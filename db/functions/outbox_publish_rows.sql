@@ -1,11 +1,11 @@
 -- core.outbox_publish_rows(...) publishes many events in the caller's transaction, all or none, and returns their ids
 -- in order. The parameters are those of core.outbox_publish_event, each with one element per event; an array that is
--- shorter than p_event_types has nulls there. The Go publisher and core.outbox_publish_many call it.
--- Refusals: see core.outbox_check. Reads and locks what core.outbox_publish_event does; writes core.outbox.
+-- shorter than p_event_types has nulls there; p_cause_id is of all. The Go publisher and core.outbox_publish_many call
+-- it. Refusals: see core.outbox_check. Reads and locks what core.outbox_publish_event does; writes core.outbox.
 create function core.outbox_publish_rows(p_event_ids uuid[], p_occurred_at timestamptz[], p_event_types text[],
   p_sources text[], p_payloads jsonb[], p_event_versions integer[], p_targets text[], p_workspace_ids uuid[],
   p_idempotency_keys text[], p_trace_contexts text[], p_available_at timestamptz[], p_generations bigint[],
-  p_classes text[], p_content_classes text[]) returns uuid[]
+  p_classes text[], p_content_classes text[], p_cause_id uuid default null) returns uuid[]
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_mergejoin = off set jit = off
 set plan_cache_mode = force_generic_plan as $$
@@ -59,7 +59,7 @@ begin
   with inserted as (
     insert into core.outbox
       (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
-       workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
+       workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at, cause_id)
     select e.id, e.event_type, e.event_version, coalesce(e.occurred_at, e.now), e.source, e.target,
       coalesce(e.content_class, t.content_class),
       'outbox_gen_' || t.generation || coalesce('_' || coalesce(e.class, t.class), ''), t.generation,
@@ -67,7 +67,7 @@ begin
       case when e.idempotency_key is null or e.idempotency_key = e.id::text then e.id::text
         else concat(e.source, ':', coalesce(e.workspace_id::text, '-'), ':', e.idempotency_key) end,
       e.trace_context, case when t.consumes then 'pending' else 'delivered' end, e.now, greatest(e.available_at, e.now),
-      case when t.consumes then null else e.now end
+      case when t.consumes then null else e.now end, p_cause_id
     from (select u.*, u.payload::text as payload_text, v_now + u.place * interval '1 microsecond' as now
       -- the series is for the planner, which expects 1,000 rows of it, and 10 of the arrays: too few for a hash join
       from rows from (unnest(v_ids, p_event_ids, p_occurred_at, p_event_types, p_sources, p_payloads, p_event_versions,

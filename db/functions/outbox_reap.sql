@@ -8,7 +8,8 @@
 -- Which rows a crash is charged to (crashes): if the worker ran a row that had crashes before, that row; otherwise
 -- every row that it held, because each may have ended it. None, if the server was started since, if the worker has its
 -- session again, or if it was told to stop, which costs no attempt either. A row with five crashes is failed.
--- docs/decisions/0008 says why this ends. Writes core.outbox, core.workers, core.claim_journal.
+-- docs/decisions/0008 says why this ends. Writes core.outbox, core.workers, core.claim_journal, core.failed_attempts,
+-- core.error_groups.
 create function core.outbox_reap(p_limit integer default 50, p_after uuid default null,
   p_grace double precision default 2) returns table (event_id uuid, event_type text, generation bigint,
   attempts integer, crashes integer, failed boolean, reaped boolean, reason text, source text, target text)
@@ -25,6 +26,7 @@ declare
   v_counted boolean;
   v_charged boolean;
   v_reason text;
+  v_failed_by jsonb;
   v_blamed text[] := '{}';
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
@@ -45,10 +47,11 @@ begin
     held as materialized
       (select o.id, o.occurred_at, o.status, o.crashes,
         coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
+        case when o.lease_handler is not null then array[o.lease_handler] else '{}' end as handlers,
         not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
        from core.outbox o where o.status = 'in_flight' and o.deleted_at is null and o.id <> all (v_skipped)
        union all
-       select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, g.due
+       select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, j.handlers, g.due
        from gone g join core.claim_journal j on j.worker_id = g.worker_id cross join lateral
          -- OFFSET and CASE leave only the primary key: planned without a backlog, others would read all of a later one
          (select k.* from core.outbox k where k.id = any (j.ids)
@@ -100,10 +103,13 @@ begin
               else format('; crash %s of %s', crashes, c_crashes) end;
     reason := left(v_reason, 2000); -- that fits into last_error, whatever its letters
     begin -- a row that cannot be written must not keep those behind it
+      v_failed_by := core.failed_by_sql(v_row.id, v_row.occurred_at, split_part(reason, ':', 1), reason,
+        v_held.handlers, coalesce(v_row.claimed_by, v_held.worker || ' ' || v_held.name), v_held.claimed_at);
       update core.outbox o
       set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null,
           lease_handler = null, claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
           attempts = least(outbox_reap.attempts, 1000000000), crashes = outbox_reap.crashes, last_error = reason,
+          handler_failures = o.handler_failures || case when failed then v_failed_by else '{}' end,
           -- apart from what died with it: whichever of them ends the next worker is told from the other
           available_at = clock_timestamp() + make_interval(secs => outbox_reap.crashes * v_charged::integer),
           first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),

@@ -4,7 +4,7 @@
 -- the generation's live workers. Reads what core.outbox_replay_preview_many reads.
 create function core.outbox_replay_preview(p_event_id uuid, p_new_generation bigint,
   p_occurred_at timestamptz default null, p_force boolean default false) returns table (handler text, would_run boolean,
-  handled_at timestamptz, note text)
+  handled_at timestamptz, note text, begun boolean, effect text, on_replay text)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
 declare
@@ -17,7 +17,7 @@ begin
       using errcode = 'SP036', column = 'event_id', hint = 'replay it into a generation that handles it, or discard it';
   end if;
   return query
-    select p.handler, p.would_run, p.handled_at, p.note
+    select p.handler, p.would_run, p.handled_at, p.note, p.begun, p.effect, p.on_replay
     from core.outbox_replay_preview_many(array[p_event_id], p_new_generation, array[v_occurred_at]) p;
 end
 $$;

@@ -22,7 +22,8 @@ begin
     (delete from core.quarantined_events q using unnest(v_ids, v_ats) as k(id, occurred_at)
      where q.id = k.id and q.occurred_at = k.occurred_at returning q.id, q.occurred_at),
   restamped as
-    (update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
+    (update core.outbox o set available_at = clock_timestamp(), waiting_for = null
+     from unnest(v_ids, v_ats) as k(id, occurred_at)
      -- the ids as an array, too, so that no plan begins at the outbox
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
        and not exists (select from freed f where f.id = o.id and f.occurred_at = o.occurred_at)

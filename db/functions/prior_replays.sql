@@ -2,6 +2,6 @@
 -- because older entries may have been dropped. Reads no table.
 create function core.prior_replays(p_history jsonb) returns integer
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-  select coalesce(max(least((h ->> 'cycle')::numeric, 1000000)), 0)::integer
-  from jsonb_array_elements(p_history) as h where jsonb_typeof(h -> 'cycle') = 'number'
+  select coalesce(max(least(c::numeric, 1000000)), 0)::integer
+  from jsonb_path_query(p_history, '$[*].cycle ? (@.type() == "number")') as c
 $$;

@@ -120,6 +120,8 @@ create table core.outbox (
   discarded_at timestamptz null,
   undiscarded_at timestamptz null,
   deleted_at timestamptz null,
+  cause_id uuid null,
+  waiting_for text null,
   constraint outbox_pk primary key (id, occurred_at),
   -- Only these: Postgres parses all CHECKs of a table for each statement. They keep out what would stop other rows:
   -- polls, claims and the reaper compute with these times, and lists read handler_failures.
@@ -149,6 +151,8 @@ comment on column core.outbox.lease_handler is 'which handler of an in_flight ro
 comment on column core.outbox.relayed_at is 'when a broker took it; -infinity: the broker refused it. It is sent once';
 comment on column core.outbox.crashes is 'worker crashes charged to the row: from 1 on it runs alone, at 5 it fails';
 comment on column core.outbox.discarded_at is 'when an operator discarded the event; null for a tombstone of retention';
+comment on column core.outbox.cause_id is 'the event whose handler published this one; it may be gone';
+comment on column core.outbox.waiting_for is 'the handler whose breaker is open: due when that closes (core.breakers)';
 comment on column core.outbox.undiscarded_at is
   'when an operator took a discard back (core.outbox_undiscard), until the next; retention keeps the event for its '
     'grace from then';
@@ -183,6 +187,11 @@ create index outbox_discarded on core.outbox (claimed_at, id, occurred_at, sourc
 create index outbox_tombstoned on core.outbox (deleted_at) where deleted_at is not null;
 create index outbox_own_keys on core.outbox (idempotency_key)
   where status <> 'delivered' and idempotency_key <> id::text;
+
+-- What waits for a retry, few among the many that were never tried; and what an event caused.
+create index outbox_retrying on core.outbox (first_failed_at)
+  where status in ('pending', 'in_flight') and deleted_at is null and first_failed_at is not null;
+create index outbox_caused on core.outbox (cause_id) where cause_id is not null;
 grant select on core.outbox to spectral_operator;
 
 -- The dedup log: a row says that a handler's transactional effect for a key is committed. Its
@@ -196,6 +205,8 @@ create table core.event_handled (
   content_class text not null,
   handled_at timestamptz not null default clock_timestamp(),
   deleted_at timestamptz null,
+  outcome text not null default 'handled',
+  skipped_by text null,
   constraint event_handled_pk primary key (handler_name, idempotency_key),
   constraint event_handled_handler_name_form
     check (handler_name ~ '^[a-z][a-z0-9_]*[.][a-z][a-z0-9_]*$' and octet_length(handler_name) <= 128),
@@ -209,6 +220,8 @@ create table core.event_handled (
   autovacuum_analyze_scale_factor = 0.02
 );
 comment on table core.event_handled is 'Which handler has handled which idempotency key.';
+comment on column core.event_handled.outcome is 'handled, or skipped: an operator''s replay left the handler out';
+comment on column core.event_handled.skipped_by is 'that operator';
 -- never UPDATE or DELETE for the busy role: forgetting a key would let an effect happen twice
 grant select, insert on core.event_handled to spectral_worker;
 grant select on core.event_handled to spectral_operator;

@@ -314,7 +314,8 @@ end
 $$;
 create function core.outbox_publish_event(p_event_id uuid, p_occurred_at timestamptz, p_event_type text, p_source text,
   p_payload jsonb, p_event_version integer, p_target text, p_workspace_id uuid, p_idempotency_key text,
-  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text)
+  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text,
+  p_cause_id uuid default null)
 returns uuid language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -328,7 +329,8 @@ declare
 begin
   insert into core.outbox
     (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
-     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
+     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at,
+     cause_id)
   select p.id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
     coalesce(p_content_class, t.content_class),
     'outbox_gen_' || d.generation || coalesce('_' || coalesce(p_class, t.class), ''), d.generation,
@@ -338,7 +340,7 @@ begin
     p_trace_context,
     case when core.consumes(d.generation, t.consumed_in, t.consumed) then 'pending' else 'delivered' end,
     v_now, greatest(p_available_at, v_now),
-    case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else v_now end
+    case when core.consumes(d.generation, t.consumed_in, t.consumed) then null else v_now end, p_cause_id
   from (select coalesce(p_event_id, core.uuid_v7()) as id, p_payload::text as text,
       exists (select from core.publisher_sources s where s.source = p_source
         and pg_has_role(v_invoker, to_regrole(quote_ident(s.role_name)), 'usage')) as allowed
@@ -382,7 +384,7 @@ $$;
 create function core.outbox_publish_rows(p_event_ids uuid[], p_occurred_at timestamptz[], p_event_types text[],
   p_sources text[], p_payloads jsonb[], p_event_versions integer[], p_targets text[], p_workspace_ids uuid[],
   p_idempotency_keys text[], p_trace_contexts text[], p_available_at timestamptz[], p_generations bigint[],
-  p_classes text[], p_content_classes text[]) returns uuid[]
+  p_classes text[], p_content_classes text[], p_cause_id uuid default null) returns uuid[]
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_mergejoin = off set jit = off
 set plan_cache_mode = force_generic_plan as $$
@@ -433,7 +435,7 @@ begin
   with inserted as (
     insert into core.outbox
       (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
-       workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
+       workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at, cause_id)
     select e.id, e.event_type, e.event_version, coalesce(e.occurred_at, e.now), e.source, e.target,
       coalesce(e.content_class, t.content_class),
       'outbox_gen_' || t.generation || coalesce('_' || coalesce(e.class, t.class), ''), t.generation,
@@ -441,7 +443,7 @@ begin
       case when e.idempotency_key is null or e.idempotency_key = e.id::text then e.id::text
         else concat(e.source, ':', coalesce(e.workspace_id::text, '-'), ':', e.idempotency_key) end,
       e.trace_context, case when t.consumes then 'pending' else 'delivered' end, e.now, greatest(e.available_at, e.now),
-      case when t.consumes then null else e.now end
+      case when t.consumes then null else e.now end, p_cause_id
     from (select u.*, u.payload::text as payload_text, v_now + u.place * interval '1 microsecond' as now
       from rows from (unnest(v_ids, p_event_ids, p_occurred_at, p_event_types, p_sources, p_payloads, p_event_versions,
         p_targets, p_workspace_ids, p_idempotency_keys, p_trace_contexts, p_available_at, p_generations, p_classes,
@@ -607,8 +609,8 @@ end
 $$;
 create function core.prior_replays(p_history jsonb) returns integer
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-  select coalesce(max(least((h ->> 'cycle')::numeric, 1000000)), 0)::integer
-  from jsonb_array_elements(p_history) as h where jsonb_typeof(h -> 'cycle') = 'number'
+  select coalesce(max(least(c::numeric, 1000000)), 0)::integer
+  from jsonb_path_query(p_history, '$[*].cycle ? (@.type() == "number")') as c
 $$;
 create function core.outbox_failures(p_source text, p_limit integer default 100,
   p_after_failed_at timestamptz default null, p_after_id uuid default null,

@@ -79,7 +79,7 @@ begin
 end
 $$;
 create function core.outbox_give_up(p_id uuid, p_occurred_at timestamptz, p_token uuid, p_reason text,
-  p_quarantine boolean default false) returns text
+  p_quarantine boolean default false, p_handlers text[] default '{}') returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
 declare
@@ -96,6 +96,8 @@ begin
     begin
       update core.outbox o set status = 'failed', claim_token = null, claimed_by = null, lease_handler = null,
           claimed_at = clock_timestamp(), last_error = 'RowFault: outbox: ' || v_reason,
+          handler_failures = o.handler_failures || core.failed_by_sql(p_id, p_occurred_at, 'RowFault', v_reason,
+            p_handlers, null, null),
           first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
       where o.id = p_id and o.occurred_at = p_occurred_at returning o.status into v_status;
       if v_status is distinct from 'failed' then perform core.row_kept(); end if;
@@ -245,16 +247,24 @@ begin
 end
 $$;
 create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
-  p_worker uuid, p_crashed boolean, p_kept_by timestamptz default null) returns table (event_id uuid,
-  event_type text, event_version integer, occurred_at timestamptz, source text, target text, content_class text,
+  p_worker uuid, p_crashed boolean, p_kept_by timestamptz default null,
+  p_probe text default null) returns table (event_id uuid, event_type text, event_version integer,
+  occurred_at timestamptz, source text, target text, content_class text,
   workspace_id uuid, payload jsonb, idempotency_key text, trace_context text, attempts integer,
-  available_at timestamptz, handler_failures jsonb, crashes integer, relayed boolean)
+  available_at timestamptz, handler_failures jsonb, crashes integer, relayed boolean,
+  replayed boolean, breakers text[])
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   v_suspects constant uuid[] := coalesce(core.claim_suspects(p_worker), '{}');
   v_none_skipped constant boolean := v_suspects = '{}' and not exists (select from core.quarantined_events);
+  v_breakers constant text[] := (select array_agg(b.handler_name) from core.breakers b
+    where b.generation = p_generation and b.event_type = p_event_type and not b.closing);
+  v_from constant timestamptz := case when p_probe is null then p_watermark
+    else statement_timestamp() + interval '500 years' end;
+  v_to constant timestamptz := case when p_probe is null then least(statement_timestamp(), p_kept_by)
+    else 'infinity' end;
   v_size bigint;
   v_bytes bigint := 0;
 begin
@@ -269,7 +279,8 @@ begin
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
              case when core.payload_bytes(o.payload) + core.payload_bytes(o.handler_failures) > 0 then o.payload end,
              o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
-             o.relayed_at is not null
+             o.relayed_at is not null, o.failure_history <> '[]' and core.prior_replays(o.failure_history) > 0,
+             v_breakers
       from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
         and o.available_at <= statement_timestamp() and o.id <> all (v_suspects)
@@ -277,18 +288,20 @@ begin
       order by o.available_at limit p_limit for update of o skip locked;
     return;
   end if;
+  breakers := v_breakers;
   for event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id, payload,
-      idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, relayed, v_size in
+      idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, relayed, replayed,
+      v_size in
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
            o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
-           o.relayed_at is not null,
+           o.relayed_at is not null, o.failure_history <> '[]' and core.prior_replays(o.failure_history) > 0,
            case when pg_column_compression(o.payload) is null and pg_column_size(o.payload) <= 16384
              then pg_column_size(o.payload) else core.payload_bytes(o.payload) end
              + case when pg_column_size(o.handler_failures) <= 200 then 0
                  else core.payload_bytes(o.handler_failures) end
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
-      and o.available_at >= p_watermark and o.available_at <= least(statement_timestamp(), p_kept_by)
+      and o.available_at >= v_from and o.available_at <= v_to and (p_probe is null or o.waiting_for = p_probe)
       and (p_kept_by is null or o.relayed_at is not null) and o.crashes = 0
       and (v_none_skipped or o.id <> all (v_suspects) and not exists
         (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at))

@@ -22,15 +22,19 @@ create function core.server_restarted(p_since timestamptz) returns boolean langu
 $$;
 create function core.outbox_lease(p_generation bigint, p_event_type text, p_limit integer default 1,
   p_lease double precision default 300, p_worker text default null, p_handlers text[] default '{}',
-  p_watermark timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
+  p_watermark timestamptz default '-infinity', p_crashed boolean default null, p_probe text default null)
+returns table (event_id uuid,
   event_type text, event_version integer, occurred_at timestamptz, source text, target text, content_class text,
   workspace_id uuid, payload jsonb, idempotency_key text, trace_context text, attempts integer, handler_failures jsonb,
-  crashes integer, claim_token uuid, handled text[], available_at timestamptz)
+  crashes integer, claim_token uuid, handled text[], available_at timestamptz, replayed boolean, breakers text[])
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   v_due refcursor;
+  v_from constant timestamptz := case when p_probe is null then p_watermark
+    else statement_timestamp() + interval '500 years' end;
+  v_to constant timestamptz := case when p_probe is null then statement_timestamp() else 'infinity' end;
   v_row record;
   v_bytes bigint := 0;
 begin
@@ -51,6 +55,16 @@ begin
   if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
     return;
   end if;
+  breakers := (select array_agg(b.handler_name) from core.breakers b
+    where b.generation = p_generation and b.event_type = p_event_type and not b.closing);
+  if p_probe is null and breakers @> p_handlers and cardinality(p_handlers) > 0 then -- there is nothing to run
+    perform core.outbox_wait(p_generation, p_handlers[1], array_agg(d.id), array_agg(d.occurred_at))
+    from (select o.id, o.occurred_at from core.outbox o
+      where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending'
+        and o.deleted_at is null and o.available_at <= statement_timestamp() and o.available_at >= p_watermark
+      order by o.available_at limit 1000 for update skip locked) d having count(*) > 0;
+    return;
+  end if;
   if p_crashed then
     open v_due for
       select o.id, o.payload, o.idempotency_key from core.outbox o
@@ -64,7 +78,7 @@ begin
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
-        and o.available_at >= p_watermark and o.available_at <= statement_timestamp()
+        and o.available_at >= v_from and o.available_at <= v_to and (p_probe is null or o.waiting_for = p_probe)
         and (p_crashed is null or o.crashes = 0)
         and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
       order by o.available_at limit p_limit for update of o skip locked;
@@ -78,9 +92,10 @@ begin
         lease_handler = case when cardinality(p_handlers) = 1 then p_handlers[1] end where current of v_due
     returning o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
       o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token,
-      o.available_at
+      o.available_at, o.failure_history <> '[]' and core.prior_replays(o.failure_history) > 0
     into event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id,
-      payload, idempotency_key, trace_context, attempts, handler_failures, crashes, claim_token, available_at;
+      payload, idempotency_key, trace_context, attempts, handler_failures, crashes, claim_token, available_at,
+      replayed;
     if claim_token is null then perform core.row_kept(); end if;
     handled := array(select h.handler_name from core.event_handled h
                      where h.handler_name = any (p_handlers) and h.idempotency_key = v_row.idempotency_key);

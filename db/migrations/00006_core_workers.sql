@@ -35,10 +35,12 @@ create table core.claim_journal (
   runner integer not null,
   ids uuid[] not null,
   claimed_at timestamptz not null default clock_timestamp(),
+  handlers text[] not null default '{}',
   constraint claim_journal_pk primary key (worker_id, event_type, runner)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 alter table core.claim_journal alter column ids set storage external; -- ids hardly compress, and trying takes long
 comment on table core.claim_journal is 'The latest claim of each runner of each worker.';
+comment on column core.claim_journal.handlers is 'that act outside their transaction and have begun (core.handlers)';
 comment on column core.claim_journal.ids is 'rows of that claim; once it ends they are settled or due after claimed_at';
 grant select on core.claim_journal to spectral_operator;
 
@@ -59,7 +61,8 @@ language sql volatile security definer set search_path = pg_catalog, core, pg_te
     and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names and not core.worker_gone(w.session_id)
   order by w.name, t.event_type limit 1
 $$;
-create function core.worker_register(p_worker uuid, p_generation bigint, p_name text, p_handlers jsonb) returns text
+create function core.worker_register(p_worker uuid, p_generation bigint, p_name text, p_handlers jsonb,
+  p_effects jsonb default '{}') returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_difference text;
@@ -72,6 +75,13 @@ begin
   insert into core.workers (worker_id, session_id, generation, name, handlers)
   values (p_worker, v_session, p_generation, p_name, p_handlers)
   on conflict (worker_id) do update set session_id = v_session, gone_at = null, charged = false;
+  insert into core.handlers as k (generation, handler_name, event_type, effect, on_replay)
+  select p_generation, n.name, t.event_type, p_effects #>> array[n.name, 'effect'],
+    coalesce(p_effects #>> array[n.name, 'on_replay'], 'allow')
+  from jsonb_each(p_handlers) as t(event_type, names), jsonb_array_elements_text(t.names) as n(name)
+  on conflict (generation, event_type, handler_name) do update
+  set effect = excluded.effect, on_replay = excluded.on_replay
+  where (k.effect, k.on_replay) is distinct from (excluded.effect, excluded.on_replay);
   return null;
 end
 $$;
@@ -88,17 +98,18 @@ language sql volatile security definer set search_path = pg_catalog, core, pg_te
     where o.status = 'in_flight' and o.deleted_at is null and starts_with(o.claimed_by, p_worker::text));
   select pg_notify(c, '') from unnest(p_channels) as c;
 $$;
-create function core.claim_journal_write(p_worker uuid, p_event_type text, p_runner integer, p_ids uuid[]) returns void
+create function core.claim_journal_write(p_worker uuid, p_event_type text, p_runner integer, p_ids uuid[],
+  p_handlers text[] default '{}') returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_unused text;
 begin
   v_unused := set_config('synchronous_commit', 'off', true);
-  insert into core.claim_journal as j (worker_id, event_type, runner, ids)
-  select p_worker, p_event_type, p_runner, p_ids
+  insert into core.claim_journal as j (worker_id, event_type, runner, ids, handlers)
+  select p_worker, p_event_type, p_runner, p_ids, p_handlers
   where exists (select from core.workers w where w.worker_id = p_worker)
   on conflict (worker_id, event_type, runner) do update
-  set ids = p_ids, claimed_at = clock_timestamp();
+  set ids = p_ids, handlers = p_handlers, claimed_at = clock_timestamp();
 end
 $$;
 create function core.claim_suspects(p_worker uuid) returns uuid[] language plpgsql volatile as $$
@@ -138,6 +149,7 @@ declare
   v_counted boolean;
   v_charged boolean;
   v_reason text;
+  v_failed_by jsonb;
   v_blamed text[] := '{}';
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
@@ -158,10 +170,11 @@ begin
     held as materialized
       (select o.id, o.occurred_at, o.status, o.crashes,
         coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
+        case when o.lease_handler is not null then array[o.lease_handler] else '{}' end as handlers,
         not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
        from core.outbox o where o.status = 'in_flight' and o.deleted_at is null and o.id <> all (v_skipped)
        union all
-       select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, g.due
+       select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, j.handlers, g.due
        from gone g join core.claim_journal j on j.worker_id = g.worker_id cross join lateral
          (select k.* from core.outbox k where k.id = any (j.ids)
             and case when k.status = 'pending' then k.deleted_at is null else false end offset 0) o
@@ -210,10 +223,13 @@ begin
               else format('; crash %s of %s', crashes, c_crashes) end;
     reason := left(v_reason, 2000); -- that fits into last_error, whatever its letters
     begin -- a row that cannot be written must not keep those behind it
+      v_failed_by := core.failed_by_sql(v_row.id, v_row.occurred_at, split_part(reason, ':', 1), reason,
+        v_held.handlers, coalesce(v_row.claimed_by, v_held.worker || ' ' || v_held.name), v_held.claimed_at);
       update core.outbox o
       set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null,
           lease_handler = null, claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
           attempts = least(outbox_reap.attempts, 1000000000), crashes = outbox_reap.crashes, last_error = reason,
+          handler_failures = o.handler_failures || case when failed then v_failed_by else '{}' end,
           available_at = clock_timestamp() + make_interval(secs => outbox_reap.crashes * v_charged::integer),
           first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
           failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(

@@ -241,7 +241,8 @@ begin
 end
 $$;
 create function core.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text default null,
-  p_occurred_at timestamptz default null, p_force boolean default false) returns integer
+  p_occurred_at timestamptz default null, p_force boolean default false, p_run text[] default '{}',
+  p_skip text[] default '{}') returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
 declare
@@ -253,7 +254,7 @@ begin
   v_occurred_at := core.operated_event('replay', p_event_id, v_occurred_at, p_force);
   select r.cycle into v_cycle
   from core.outbox_replay_many(array[p_event_id], p_new_generation, p_replayed_by, array[v_occurred_at],
-    p_force => p_force) r;
+    p_force => p_force, p_run => p_run, p_skip => p_skip) r;
   if v_cycle is null then
     raise exception 'event %: no handler in generation % consumes its type', p_event_id, p_new_generation
       using errcode = 'SP036', column = 'event_id', hint = 'replay it into a generation that handles it, or discard it';
@@ -263,7 +264,8 @@ end
 $$;
 create function core.outbox_replay_many(p_event_ids uuid[], p_new_generation bigint, p_replayed_by text default null,
   p_occurred_ats timestamptz[] default null, p_settled_before timestamptz default null,
-  p_force boolean default false) returns table (event_id uuid, occurred_at timestamptz, cycle integer)
+  p_force boolean default false, p_run text[] default '{}', p_skip text[] default '{}')
+returns table (event_id uuid, occurred_at timestamptz, cycle integer)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
@@ -273,10 +275,27 @@ declare
   v_ats timestamptz[];
   v_channels text[];
   v_cycles integer[];
+  v_ask text;
 begin
   perform core.generation_open(p_new_generation);
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('replay', p_event_ids, p_occurred_ats, p_settled_before, p_force, p_new_generation) r;
+  select string_agg(distinct b.handler_name, ', ') into v_ask
+  from core.begun_handlers(v_ids, v_ats, p_new_generation) b
+  where b.on_replay = 'ask' and b.handler_name <> all (p_run || p_skip);
+  if v_ask is not null then
+    raise exception 'handler %: had begun, and acts outside its transaction: say whether it runs again', v_ask
+      using errcode = 'SP037', column = 'handler', hint = 'pass --run or --skip with its name (p_run, p_skip)';
+  end if;
+  insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, workspace_id, content_class,
+    outcome, skipped_by)
+  select b.handler_name, o.idempotency_key, o.id, o.event_type, o.workspace_id, o.content_class, 'skipped',
+    coalesce(btrim(p_replayed_by), session_user)
+  from core.begun_handlers(v_ids, v_ats, p_new_generation) b
+  cross join lateral (select o.* from core.outbox o where o.id = b.id and o.occurred_at = b.occurred_at offset 0) o
+  where b.handler_name = any (p_skip) or b.on_replay = 'skip' and b.handler_name <> all (p_run)
+  order by 1, 2
+  on conflict do nothing;
   with written as
     (update core.outbox o set status = 'pending', generation = p_new_generation, available_at = clock_timestamp(),
          channel = 'outbox_gen_' || p_new_generation || coalesce(case
@@ -302,7 +321,8 @@ begin
   return query select k.id, k.occurred_at, k.cycle from unnest(v_ids, v_ats, v_cycles) as k(id, occurred_at, cycle);
   if cardinality(v_ids) > 0 then
     perform core.operator_action('replay', p_replayed_by, v_ids, p_new_generation,
-      jsonb_build_object('asked', cardinality(p_event_ids), 'forced', nullif(coalesce(p_force, false), false)));
+      jsonb_build_object('asked', cardinality(p_event_ids), 'forced', nullif(coalesce(p_force, false), false),
+        'run', nullif(to_jsonb(p_run), '[]'), 'skip', nullif(to_jsonb(p_skip), '[]')));
   end if;
   perform pg_notify(n.channel, n.id::text)
   from (select distinct on (u.channel) u.channel, u.id from unnest(v_channels, v_ids) as u(channel, id)
@@ -311,7 +331,7 @@ end
 $$;
 create function core.outbox_replay_preview(p_event_id uuid, p_new_generation bigint,
   p_occurred_at timestamptz default null, p_force boolean default false) returns table (handler text, would_run boolean,
-  handled_at timestamptz, note text)
+  handled_at timestamptz, note text, begun boolean, effect text, on_replay text)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
 declare
@@ -324,13 +344,13 @@ begin
       using errcode = 'SP036', column = 'event_id', hint = 'replay it into a generation that handles it, or discard it';
   end if;
   return query
-    select p.handler, p.would_run, p.handled_at, p.note
+    select p.handler, p.would_run, p.handled_at, p.note, p.begun, p.effect, p.on_replay
     from core.outbox_replay_preview_many(array[p_event_id], p_new_generation, array[v_occurred_at]) p;
 end
 $$;
 create function core.outbox_replay_preview_many(p_event_ids uuid[], p_new_generation bigint,
   p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz, event_type text,
-  handler text, would_run boolean, handled_at timestamptz, note text)
+  handler text, would_run boolean, handled_at timestamptz, note text, begun boolean, effect text, on_replay text)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
@@ -362,7 +382,8 @@ begin
              c.unconsumed,
              (select format('paused in generation %s since %s by %s: it will wait', p.generation,
                to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by)
-              from core.paused_types p where p.generation = p_new_generation and p.event_type = r.event_type)), '')
+              from core.paused_types p where p.generation = p_new_generation and p.event_type = r.event_type)), ''),
+           b.handler_name is not null, k.effect, coalesce(k.on_replay, 'allow')
     from rows r
     left join lateral (select l.handler from unnest(v_types, v_handlers) as l(event_type, handler)
                        where l.event_type = r.event_type and core.handles(l.handler, r.target)) h on true
@@ -370,6 +391,11 @@ begin
                        where e.handler_name = h.handler and e.idempotency_key = r.idempotency_key offset 0) d on true
     left join lateral (select format('no handler in generation %s consumes its type: it will not be replayed',
       p_new_generation) where core.unconsumed(r.event_type, r.event_version, p_new_generation)) c(unconsumed) on true
+    left join core.handlers k on k.generation = p_new_generation and k.event_type = r.event_type
+      and k.handler_name = h.handler
+    left join core.begun_handlers(array(select w.id from rows w order by w.id, w.occurred_at),
+        array(select w.occurred_at from rows w order by w.id, w.occurred_at), p_new_generation) b
+      on b.id = r.id and b.occurred_at = r.occurred_at and b.handler_name = h.handler
     order by r.id, r.occurred_at, h.handler;
 end
 $$;
@@ -493,7 +519,8 @@ begin
     (delete from core.quarantined_events q using unnest(v_ids, v_ats) as k(id, occurred_at)
      where q.id = k.id and q.occurred_at = k.occurred_at returning q.id, q.occurred_at),
   restamped as
-    (update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
+    (update core.outbox o set available_at = clock_timestamp(), waiting_for = null
+     from unnest(v_ids, v_ats) as k(id, occurred_at)
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
        and not exists (select from freed f where f.id = o.id and f.occurred_at = o.occurred_at)
      returning o.id, o.occurred_at, o.channel, core.tried(o.attempts, o.last_error) as tried),

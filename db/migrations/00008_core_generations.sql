@@ -399,7 +399,8 @@ begin
     with moved as (
       update core.outbox o set generation = p_to,
           channel = 'outbox_gen_' || p_to || coalesce(substring(o.channel from '^outbox_gen_[0-9]+(_.+)$'), ''),
-          available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond')
+          waiting_for = null, available_at = greatest(case when o.waiting_for is null then o.available_at end,
+            v_now + b.n * interval '1 microsecond')
       from unnest(v_ids, v_occurred_ats) with ordinality as b(id, occurred_at, n)
       where o.id = b.id and o.occurred_at = b.occurred_at returning o.channel, o.id)
     select distinct on (m.channel) m.channel, m.id from moved m order by m.channel loop

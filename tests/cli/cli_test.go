@@ -170,7 +170,7 @@ func ask(ctx context.Context, conn *pgx.Conn, statement string) (string, error) 
 	return text.String(), nil
 }
 
-// sql URL statement prints what a statement answers; with ! it must fail, and prints its error.
+// sql URL statement prints what a statement answers, and sets ANSWER to it; with ! it must fail, and prints its error.
 func sql(ts *testscript.TestScript, fails bool, args []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
@@ -181,6 +181,7 @@ func sql(ts *testscript.TestScript, fails bool, args []string) {
 	if err != nil {
 		out = err.Error() + "\n"
 	}
+	ts.Setenv("ANSWER", strings.TrimSpace(out))
 	_, err = ts.Stdout().Write([]byte(out))
 	ts.Check(err)
 }

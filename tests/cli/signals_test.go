@@ -22,17 +22,18 @@ func TestASecondSignalKills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// discarding starts a command, and sends it signals, while it waits for a lock, until over is closed or it exits
-	discarding := func(over func() <-chan struct{}) int {
+	// undiscarding starts a command, and sends it signals, while it waits for a lock, until over is closed or it exits
+	undiscarding := func(over func() <-chan struct{}) int {
 		if _, err := conn.Exec(ctx, `insert into core.outbox (event_type, event_version, source, content_class, generation,
-			payload, idempotency_key, status, attempts, last_error, claimed_at) values ('a.b', 1, 'worlds', 'operational', 1,
-			'{}', 'k', 'failed', 6, 'E: a.b: no', now())`); err != nil {
+			payload, idempotency_key, status, attempts, last_error, claimed_at, discarded_at, deleted_at)
+			values ('a.b', 1, 'worlds', 'operational', 1, '{}', 'k',
+			'failed', 6, 'E: a.b: no', now(), now(), now())`); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := conn.Exec(ctx, "begin; lock table core.operator_actions"); err != nil {
 			t.Fatal(err)
 		}
-		p := process.Start(t, process.Command{Path: workers, Args: []string{"events", "discard", "--all", "--yes"},
+		p := process.Start(t, process.Command{Path: workers, Args: []string{"events", "undiscard", "--all", "--yes"},
 			Env: []string{"DATABASE_URL=" + operator}})
 		for waits := false; !waits; {
 			if err := conn.QueryRow(ctx, `select exists (select from pg_locks where not granted
@@ -67,10 +68,10 @@ func TestASecondSignalKills(t *testing.T) {
 		t.Cleanup(end)
 		return short.Done()
 	}
-	if code := discarding(together); code != 0 {
+	if code := undiscarding(together); code != 0 {
 		t.Errorf("after signals that came together it exits with %d", code)
 	}
-	if code := discarding(func() <-chan struct{} { return nil }); code != -1 {
+	if code := undiscarding(func() <-chan struct{} { return nil }); code != -1 {
 		t.Errorf("it exits with %d, and was not killed", code)
 	}
 }

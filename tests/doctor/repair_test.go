@@ -81,6 +81,7 @@ var repairs = [][]struct {
 	{"drop policy scans_workspace on worlds.scans", []string{policy + " is missing"}},
 	{"drop view core.live_workers", []string{"view core.live_workers is missing"}},
 	{"drop function core.uuid_v7() cascade", []string{"column core.operator_actions.id is altered",
+		"column core.operations.id is altered",
 		"column core.outbox.id is altered: it is uuid not null, and", "function core.uuid_v7() is missing"}},
 	{"alter default privileges for role spectral_owner grant execute on functions to public; alter default privileges " +
 		"for role postgres in schema core grant select on tables to spectral_worker with grant option",

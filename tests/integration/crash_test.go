@@ -99,7 +99,7 @@ func rowsOfDeadWorkersAreReaped(b *bundle) {
 // A refused statement of a dispatch counts no attempt, and the journal holds nothing while the worker pauses.
 func aRefusedStatementIsRetried(b *bundle) {
 	b.ofRowLocks()
-	for _, function := range []string{"outbox_claim(bigint, text, integer, timestamptz, uuid, boolean, timestamptz)",
+	for _, function := range []string{"outbox_claim(bigint, text, integer, timestamptz, uuid, boolean, timestamptz, text)",
 		"outbox_deliver(uuid[], timestamptz[])"} {
 		log := &logBuffer{}
 		b.log = logTo(log)

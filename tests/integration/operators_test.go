@@ -37,6 +37,9 @@ func (b *bundle) fail() {
 			handler_failures = '{"platform.one": {"failures": 6, "parked": true}}' where status = 'pending'`)
 }
 
+// none leaves each handler to its policy.
+var none operator.Choice
+
 func unpaced(batch int) operator.Pace { return operator.Pace{Batch: batch, Rate: -1} }
 
 func TestOperators(t *testing.T) {
@@ -60,9 +63,9 @@ func aReplayRunsOnlyUnhandledHandlers(b *bundle) {
 	b.publish(e)
 	l.awaitOutcome(dispatch.Failed)
 	selection, err := client.SelectNamed(b.ctx, []uuid.UUID{e.EventID},
-		operator.Replay(pgtest.Generation, "anna", false))
+		operator.Replay(pgtest.Generation, "anna", false, none))
 	must(b.T, err)
-	preview, err := client.PreviewReplay(b.ctx, selection, pgtest.Generation, false)
+	preview, err := client.PreviewReplay(b.ctx, selection, pgtest.Generation, none, false)
 	must(b.T, err)
 	want := []operator.HandlerEffect{
 		{EventType: happenedType, Handler: "platform.one", Handled: 1},
@@ -79,7 +82,7 @@ func aReplayRunsOnlyUnhandledHandlers(b *bundle) {
 	next := b.startWorker(noPoll, s)
 	replay := func(selection operator.Selection, force bool) operator.BulkResult {
 		b.Helper()
-		result, err := client.Apply(b.ctx, selection, operator.Replay(b.generation, "anna", force), unpaced(1))
+		result, err := client.Apply(b.ctx, selection, operator.Replay(b.generation, "anna", force, none), unpaced(1))
 		must(b.T, err)
 		return result
 	}
@@ -153,7 +156,7 @@ func anInterruptedReplayCanBeContinued(b *bundle) {
 			cancel()
 		}
 	}
-	result, err := client.Apply(ctx, b.failed(client), operator.Replay(pgtest.Generation, "anna", false), pace)
+	result, err := client.Apply(ctx, b.failed(client), operator.Replay(pgtest.Generation, "anna", false, none), pace)
 	if !errors.Is(err, context.Canceled) || result.Done != 6 || result.NotReached != 14 {
 		b.Fatalf("the interrupted result is %+v, %v", result, err)
 	}
@@ -162,14 +165,14 @@ func anInterruptedReplayCanBeContinued(b *bundle) {
 	l := b.startWorker(noPoll, subscription(handler("platform.one",
 		func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errOnPurpose) })))
 	l.awaitSettled(0, 6)
-	result, err = client.Apply(b.ctx, rest, operator.Replay(pgtest.Generation, "anna", false), unpaced(5))
+	result, err = client.Apply(b.ctx, rest, operator.Replay(pgtest.Generation, "anna", false, none), unpaced(5))
 	must(b.T, err)
 	if result.Done != 14 {
 		b.Errorf("the result for the rest is %+v", result)
 	}
 	l.awaitSettled(0, 14)
 	// The same selection again: its events have changed.
-	result, err = client.Apply(b.ctx, rest, operator.Replay(pgtest.Generation, "anna", false), unpaced(100))
+	result, err = client.Apply(b.ctx, rest, operator.Replay(pgtest.Generation, "anna", false, none), unpaced(100))
 	must(b.T, err)
 	if result.Done != 0 || result.Skipped != 14 || result.Reasons[0].State != "failed again" {
 		b.Errorf("for events that failed again %d were replayed", result.Done)

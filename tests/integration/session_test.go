@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -259,10 +260,8 @@ func sessionStateOfAFailedHandlerDoesNotAffectOthers(b *bundle) {
 		"discard temp",
 	}
 	s := subscription(handlerOnce("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if _, err := tx.Exec(ctx, fails[payloadN(e)]); err != nil {
-			return err
-		}
-		return errOnPurpose
+		_, err := tx.Exec(ctx, fails[payloadN(e)])
+		return events.Terminal(cmp.Or(err, errOnPurpose)) // so many others would open its breaker
 	}), once(effectHandler("worlds.two")), once(effectHandler("platform.three")))
 	s.BatchSize = 1
 	l := b.onOneConnection(s)

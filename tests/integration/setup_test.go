@@ -170,7 +170,8 @@ func (b *bundle) cases(all ...func(*bundle)) {
 	for _, test := range all {
 		b.run(nameOf(test), func(b *bundle) {
 			b.exec(`alter table core.outbox enable trigger outbox_notify; truncate core.outbox, core.event_handled,
-				core.workers, core.claim_journal, core.quarantined_events, core.operator_actions,
+				core.workers, core.claim_journal, core.quarantined_events, core.operator_actions, core.breakers,
+				core.failed_attempts, core.error_groups, core.operations, core.operation_rows,
 				worlds.world_model_cards, platform.system_cards, worlds.scans,
 				worlds.scan_index, worlds.scan_index_findings, platform.effects, worlds.effects,
 				platform.contended, platform.numbers, platform.acted, platform.hot, platform.parents, platform.owned,

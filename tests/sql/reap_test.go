@@ -151,6 +151,7 @@ func TestReap(t *testing.T) {
 		case 2: // charged: due later, if it were not failed
 			handler, holder = "null", worker2+" name"
 			changes["status"], changes["claimed_at"] = "= 'failed'", "between b.at and clock_timestamp()"
+			changes["handler_failures"] = "#>> '{outbox,group}' = 'LeaseExpired'"
 			changes["available_at"] = "> clock_timestamp()"
 			delete(changes, "lease_handler") // it had none
 		case 7:

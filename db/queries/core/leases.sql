@@ -8,9 +8,10 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes, c.claim_token::uuid as claim_token,
-  c.handled::text[] as handled, c.available_at::timestamptz as available_at
+  c.handled::text[] as handled, c.available_at::timestamptz as available_at, c.replayed::boolean as replayed,
+  coalesce(array_to_string(c.breakers, ' '), '')::text as breakers
 from core.outbox_lease(@generation::bigint, @event_type::text, @row_limit::integer, @lease_seconds::double precision,
-  @worker::text, @handlers::text[], @watermark::timestamptz, @crashed::boolean) as c;
+  @worker::text, @handlers::text[], @watermark::timestamptz, @crashed::boolean, nullif(@probe::text, '')) as c;
 
 -- name: Heartbeat :many
 -- The empty text notes no handler.

@@ -5,6 +5,11 @@ select o.occurred_at,
     else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
 from core.outbox o where o.id = @id::uuid order by o.occurred_at limit 2;
 
+-- name: StepOperation :many
+-- In how many seconds the next step is of use; -1: there is none.
+select coalesce(s.next_in, -1)::double precision as next_in, s.operation::uuid as operation
+from core.operation_step() as s;
+
 -- name: OperatorStates :many
 -- What has become of events, that were to be replayed into the generation; 0: into none.
 select k.id::uuid as event_id, k.occurred_at::timestamptz as occurred_at,

@@ -2,7 +2,7 @@
 select core.outbox_publish_event(sqlc.narg(event_id)::uuid, @occurred_at::timestamptz, @event_type::text, @source::text,
   @payload::jsonb, @event_version::integer, nullif(@target::text, ''), sqlc.narg(workspace_id)::uuid,
   nullif(@idempotency_key::text, ''), nullif(@trace_context::text, ''), @available_at::timestamptz, @generation::bigint,
-  null, null)::uuid as id;
+  null, null, nullif(@cause_id::uuid, '00000000-0000-0000-0000-000000000000'))::uuid as id;
 
 -- name: PublishRows :one
 -- The empty text stands for no id, target, workspace, key and trace. Ids and payloads come as text, which the driver
@@ -13,7 +13,8 @@ select core.outbox_publish_rows(cast(array_replace(@event_ids::text[], '', null)
   cast(array_replace(@workspace_ids::text[], '', null) as uuid[]), array_replace(@idempotency_keys::text[], '', null),
   array_replace(@trace_contexts::text[], '', null),
   array_fill(@available_at::timestamptz, array[cardinality(@event_types::text[])]),
-  array_fill(@generation::bigint, array[cardinality(@event_types::text[])]), null, null)::uuid[] as ids;
+  array_fill(@generation::bigint, array[cardinality(@event_types::text[])]), null, null,
+  nullif(@cause_id::uuid, '00000000-0000-0000-0000-000000000000'))::uuid[] as ids;
 
 -- name: Poll :many
 -- Year 1 stands for no time, and the empty text for no type. It can do what ProbeWorkers does too.
@@ -35,9 +36,20 @@ select c.event_id::uuid as event_id, c.event_version::integer as event_version,
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
   c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures,
-  c.relayed::boolean as relayed
+  c.relayed::boolean as relayed, c.replayed::boolean as replayed,
+  coalesce(array_to_string(c.breakers, ' '), '')::text as breakers
 from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz,
-  @worker::uuid, @crashed::boolean, nullif(@kept_by::timestamptz, '0001-01-01 00:00:00+00')) as c;
+  @worker::uuid, @crashed::boolean, nullif(@kept_by::timestamptz, '0001-01-01 00:00:00+00'),
+  nullif(@probe::text, '')) as c;
+
+-- name: Wait :many
+-- No tokens: the rows are not leased.
+select w::uuid as id from core.outbox_wait(@generation::bigint, @handler::text, @ids::uuid[],
+  @occurred_ats::timestamptz[], case when cardinality(@tokens::uuid[]) > 0 then @tokens::uuid[] end) as w;
+
+-- name: Handled :one
+select exists (select from core.event_handled h
+  where h.handler_name = @handler_name and h.idempotency_key = @idempotency_key)::boolean as handled;
 
 -- name: SampleWatermark :one
 -- Year 1 stands for no time.
@@ -60,6 +72,9 @@ select case
   else core.outbox_retry_leased(@id, @occurred_at, @delay_seconds, @last_error, @handler_failures, @counted, @token)
 end::boolean as held;
 
+-- name: AddFailedAttempts :exec
+select core.failed_attempts_add(@id::uuid, @occurred_at::timestamptz, @worker::text, @attempts::jsonb);
+
 -- name: Isolate :many
 select i.event_id::uuid as event_id, coalesce(i.outcome, '')::text as outcome, i.reason::text as reason,
   coalesce(i.source, '')::text as source, coalesce(i.target, '')::text as target, i.attempts::integer as attempts
@@ -69,7 +84,8 @@ from core.outbox_isolate(@generation::bigint, @event_type::text, @row_limit::int
 -- name: GiveUp :one
 -- The nil UUID stands for no token. The empty text says that the row is not the worker's any more.
 select coalesce(core.outbox_give_up(@id::uuid, @occurred_at::timestamptz,
-  nullif(@token::uuid, '00000000-0000-0000-0000-000000000000'), @reason::text, @quarantine::boolean), '')::text
+  nullif(@token::uuid, '00000000-0000-0000-0000-000000000000'), @reason::text, @quarantine::boolean, @started::text[]),
+  '')::text
   as outcome;
 
 -- name: Progress :one

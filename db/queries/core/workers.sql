@@ -1,7 +1,7 @@
 -- name: RegisterWorker :one
 -- The empty text says that no other live worker is in the way.
 select coalesce(core.worker_register(@worker::uuid, @generation::bigint, @name::text,
-  @handlers::jsonb), '')::text as difference;
+  @handlers::jsonb, @effects::jsonb), '')::text as difference;
 
 -- name: WorkerStopping :exec
 select core.worker_stopping(@worker::uuid, @generation::bigint, @name::text);
@@ -15,7 +15,8 @@ select coalesce(least(core.workers_probe(@worker::uuid, @grace_seconds::double p
   -1)::double precision as due_in;
 
 -- name: WriteJournal :exec
-select core.claim_journal_write(@worker::uuid, @event_type::text, @runner::integer, @ids::uuid[]);
+select core.claim_journal_write(@worker::uuid, @event_type::text, @runner::integer, @ids::uuid[],
+  @started::text[]);
 
 -- name: WorkerDifference :one
 -- The empty text says that no live worker is in the way.

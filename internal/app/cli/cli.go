@@ -134,12 +134,14 @@ func rootCommand(p Process) *cobra.Command {
 		Long:          "Workers carry events between bounded contexts through core.outbox.\n\nStart with: workers demo",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-	}, demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p),
+	}, demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), operationsCommand(p), handlersCommand(p),
+		actionsCommand(p), generationCommand(p),
 		retentionCommand(p), outboxCommand(p), relayCommand(p), doctorCommand(p), versionCommand(p))
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	root.SetUsageTemplate(strings.NewReplacer(".FlagUsages", ".FlagUsagesWrapped 80",
+		"for more information about a command", "for more about a command").Replace(root.UsageTemplate()))
 	wrapHelp(root)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.Version = app.Version()

@@ -6,7 +6,10 @@
 //	output.go         tables that fit the terminal, JSON, texts that are safe for a terminal
 //	events.go         what operators read: events list, show and stats, actions list
 //	timeline.go       what workers counted: events stats --since
+//	events_groups.go  failures that look the same: events groups, note, mute, unmute
+//	operations.go     replays and discards of many events: operations list, show, pause, resume, abort
 //	events_change.go  what they do: events replay, discard, undiscard, retry-now, pause, resume
+//	handlers.go       breakers of handlers: handlers list, trip, close
 //	run.go            what starts workers: run, demo
 //	generation.go, retention.go, migrate.go, outbox.go, relay.go, doctor.go
 //	                  the commands of those names; relay.go has --relay too

@@ -23,7 +23,7 @@ func eventsCommand(p Process) *cobra.Command {
 		Use: "events", Short: "List events; replay, discard and pause them",
 		Long: `List the events of core.outbox, replay or discard failed ones, and pause event types. Each change is written to
 core.operator_actions. docs/runbook.md has the situations, symptom first.`,
-	}, eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p),
+	}, eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p), eventsGroupsCommand(p),
 		eventsReplayCommand(p), eventsDiscardCommand(p), eventsUndiscardCommand(p), eventsRetryNowCommand(p),
 		eventsPauseCommand(p), eventsResumeCommand(p))
 }
@@ -213,6 +213,7 @@ func eventsShowCommand(p Process) *cobra.Command {
 operators did to it, and its payload. It lists handlers that have handled or failed it, and those of live workers:
 
   handled      a replay skips it
+  skipped      it had begun, and an operator's replay left it out
   failing      it failed, and is retried
   parked       it failed for good in this cycle; a replay runs it
   to_run       it has not run yet
@@ -325,6 +326,14 @@ func printDetail(p Process, d operator.Detail) {
 		}
 		return []any{s.Handler, s.Stage, timestamp(s.HandledAt), s.Failures, s.Free, firstLine(&problem)}
 	}, "HANDLER", "STATE", "SINCE", "FAILURES", "NOT COUNTED", "ERROR")
+	if len(d.FailedAttempts) > 0 {
+		p.printf("\nfailed attempts\n")
+		printTable(p, d.FailedAttempts, func(a operator.FailedAttempt) []any {
+			return []any{a.Handler, a.Attempt, timestamp(&a.StartedAt), fmt.Sprintf("%d ms", a.DurationMs), a.Worker, a.GroupID,
+				a.ErrorClass + ": " + firstLine(&a.Error)}
+		}, "HANDLER", "ATTEMPT", "STARTED", "TOOK", "WORKER", "GROUP", "ERROR")
+	}
+	printRelatives(p, d)
 	if d.Workers == 0 {
 		p.printf("no live worker of generation %d handles %s\n", d.Generation, d.EventType)
 	}
@@ -346,6 +355,24 @@ func printDetail(p Process, d operator.Detail) {
 		pretty = *bytes.NewBuffer(d.Payload)
 	}
 	p.printf("\npayload\n%s\n", &pretty)
+}
+
+// printRelatives prints what caused an event and what it caused as a tree, if there is any of that.
+func printRelatives(p Process, d operator.Detail) {
+	if len(d.Causes) == 0 && len(d.Effects) == 0 {
+		return
+	}
+	p.printf("\ncauses and effects\n")
+	line := func(depth int, id uuid.UUID, eventType string, status operator.Status) {
+		p.printf("  %s%s  %s  %s\n", strings.Repeat("  ", depth+len(d.Causes)), id, cmp.Or(eventType, "gone"), status)
+	}
+	for _, r := range d.Causes {
+		line(r.Depth, r.EventID, r.EventType, r.Status)
+	}
+	line(0, d.ID, d.EventType, d.Status+"  <- this event")
+	for _, r := range d.Effects {
+		line(r.Depth, r.EventID, r.EventType, r.Status)
+	}
 }
 
 func actionsCommand(p Process) *cobra.Command {

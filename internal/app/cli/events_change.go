@@ -8,10 +8,12 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/time/rate"
 
 	"spectral/internal/app"
@@ -31,107 +33,203 @@ type bulk struct {
 	statuses   []operator.Status // of events that it takes; the first is the default
 	force      *bool             // needed for delivered events
 	tried      *bool             // a filter selects only events that were tried
+	operation  bool              // what a filter selects becomes an operation
 	change     func(by string) operator.Change
-	// show prints what would be done; with full it prints all, as the result of a dry run.
-	show func(_ context.Context, _ Process, _ *operator.Client, _ operator.Selection, full bool) error
+	// show prints what would be done; with full it prints all, as the result of a dry run. It returns an error if the
+	// flags do not say all that is needed.
+	show func(_ context.Context, _ Process, _ *operator.Client, _ operator.Selection, _ plan, full bool) error
+}
+
+// plan is what a command says of its plan, besides what it would do.
+type plan struct {
+	Plan    string  `json:"plan"`    // its name, which binds a run to it
+	Command string  `json:"command"` // that carries it out
+	Seconds float64 `json:"seconds"` // that it takes at its rate
+	Changed int     `json:"changed"` // events of the plan that was passed, left out because they have changed since
+}
+
+func (pl plan) print(p Process) {
+	if pl.Changed > 0 {
+		p.printf("%s changed since the plan: left out\n", eventsText(pl.Changed))
+	}
+	p.printf("about %s at its rate; this plan: %s\n", age(time.Duration(pl.Seconds*float64(time.Second))), pl.Command)
+}
+
+// bulkRun is one run of a bulk command.
+type bulkRun struct {
+	bulk
+	filter  *operator.Filter
+	ids     []uuid.UUID
+	pace    operator.Pace
+	course  operator.Course
+	planned operator.PlanName // that was passed; the zero value: none
+	timeout time.Duration
+	by      *string
+	dryRun  bool
+	yes     *bool
+	command func() string // the command line, without --plan
 }
 
 // bulkCommand gives cmd the flags and the run function of b.
 func bulkCommand(p Process, cmd *cobra.Command, b bulk) *cobra.Command {
-	pace := operator.Pace{Batch: operator.DefaultBatch, Rate: operator.DefaultRate}
-	var timeout time.Duration
-	var ids []uuid.UUID
+	r := &bulkRun{bulk: b, pace: operator.Pace{Batch: operator.DefaultBatch, Rate: operator.DefaultRate}}
 	flags := cmd.Flags()
-	filter := filterFlags(cmd, b.statuses[0], b.statuses...)
+	r.filter = filterFlags(cmd, b.statuses[0], b.statuses...)
 	all := flags.Bool("all", false, "all "+string(b.statuses[0])+" events")
-	dryRun := flags.Bool("dry-run", false, "show what would be done, and change nothing")
-	yes := yesFlag(cmd)
-	oneFlag(flags, &pace.Batch, "batch", fmt.Sprintf("events in a transaction, from 1 to %d", operator.MaxBatch),
+	flags.BoolVar(&r.dryRun, "dry-run", false, "show what would be done, and change nothing")
+	r.yes = yesFlag(cmd)
+	oneFlag(flags, &r.pace.Batch, "batch", fmt.Sprintf("events in a transaction, from 1 to %d", operator.MaxBatch),
 		between(strconv.Atoi, 1, operator.MaxBatch))
-	oneFlag(flags, &pace.Rate, "rate", "events per second at most; 0: no limit", between(parseFloat, 0, 1e9))
-	timeoutFlag(cmd, &timeout)
-	who := by(cmd, p)
+	oneFlag(flags, &r.pace.Rate, "rate", "events per second at most; 0: no limit", between(parseFloat, 0, 1e9))
+	timeoutFlag(cmd, &r.timeout)
+	r.by = by(cmd, p)
+	if b.operation {
+		oneFlag(flags, &r.planned, "plan", "carry out this plan of --dry-run: what has changed since is left out",
+			operator.ParsePlanName)
+	}
+	r.command = func() string { return commandLine(cmd) }
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		filtered := *all || !reflect.DeepEqual(*filter, operator.Filter{})
+		filtered := *all || !reflect.DeepEqual(*r.filter, operator.Filter{})
 		switch {
 		case len(args) > 0 && filtered:
 			return errors.New("events are named by id, and a filter or --all is given too: leave one of them out")
+		case len(args) > 0 && (r.planned != operator.PlanName{} || r.course.Canary > 0):
+			return errors.New("--plan and --canary are for events that a filter selects: leave out the ids")
 		case len(args) == 0 && !filtered: // it would select everything
 			return errors.New("which events? name them by id, or by a filter like --type, or pass --all; `workers events " +
 				"list` shows them")
-		case slices.Contains(filter.Statuses, operator.Delivered) && !*b.force:
+		case slices.Contains(r.filter.Statuses, operator.Delivered) && !*b.force:
 			return errors.New("--status delivered: delivered events are replayed only with --force")
 		}
-		err := positional(cobra.ArbitraryArgs, &ids, parseID)(cmd, args)
-		slices.SortFunc(ids, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
-		ids = slices.Compact(ids)
+		err := positional(cobra.ArbitraryArgs, &r.ids, parseID)(cmd, args)
+		slices.SortFunc(r.ids, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+		r.ids = slices.Compact(r.ids)
 		return err
 	}
-	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) (err error) {
-		if len(filter.Statuses) == 0 {
-			filter.Statuses = b.statuses[:1]
+	if b.operation {
+		operationFlags(cmd, &r.course)
+	}
+	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
+		return r.run(ctx, p, o.Events)
+	})
+}
+
+func (r *bulkRun) run(ctx context.Context, p Process, c *operator.Client) error {
+	if len(r.filter.Statuses) == 0 {
+		r.filter.Statuses = r.statuses[:1]
+	}
+	r.filter.Tried = r.tried
+	if r.pace.Rate == 0 {
+		r.pace.Rate = -1
+	}
+	change := r.change(*r.by)
+	s, about, err := r.selected(ctx, p, c, change)
+	if err != nil {
+		return err
+	}
+	n := s.Len()
+	switch {
+	case r.dryRun:
+		notDone(p)
+		return r.show(ctx, p, c, s, about, true)
+	case n > 0 && !*r.yes:
+		if err := r.show(ctx, p.onStderr(), c, s, about, false); err != nil {
+			return err
 		}
-		filter.Tried = b.tried
-		if pace.Rate == 0 {
-			pace.Rate = -1
+		question := r.verb + " " + eventsText(n)
+		if r.further != nil {
+			question += r.further()
 		}
-		var selection operator.Selection
-		if len(ids) > 0 {
-			selection, err = o.Events.SelectNamed(ctx, ids, b.change(*who))
-		} else {
-			selection, err = o.Events.Select(ctx, *filter, timeout)
-			if err == nil && slices.Contains(b.statuses, operator.Quarantined) &&
-				!slices.Contains(filter.Statuses, operator.Quarantined) {
-				_, err = noteQuarantined(ctx, p, o.Events, *filter, "`workers events list --status quarantined` says why; "+
-					"when that is removed, name them by id")
-			}
+		if err := consent(ctx, p, false, question+"?"); err != nil {
+			return err
 		}
+	}
+	if about.Changed > 0 {
+		p.notef("%s changed since the plan: left out", eventsText(about.Changed))
+	}
+	if r.operation && len(r.ids) == 0 && n > 0 {
+		r.course.Rate, r.course.Batch = r.pace.Rate, r.pace.Batch
+		id, err := c.BeginOperation(ctx, s, change, *r.filter, about.Plan, r.course)
 		if err != nil {
 			return err
 		}
-		n := selection.Len()
-		switch {
-		case *dryRun:
-			notDone(p)
-			return b.show(ctx, p, o.Events, selection, true)
-		case n > 0 && !*yes:
-			if err := b.show(ctx, p.onStderr(), o.Events, selection, false); err != nil {
-				return err
-			}
-			question := b.verb + " " + eventsText(n)
-			if b.further != nil {
-				question += b.further()
-			}
-			if err := consent(ctx, p, false, question+"?"); err != nil {
-				return err
-			}
+		return follow(ctx, p, c, id, r.done)
+	}
+	sometimes := rate.Sometimes{Interval: progressEvery}
+	r.pace.Progress = func(through int) {
+		if through < n {
+			sometimes.Do(func() { p.notef("%d of %s", through, eventsText(n)) })
 		}
-		sometimes := rate.Sometimes{Interval: progressEvery}
-		pace.Progress = func(through int) {
-			if through < n {
-				sometimes.Do(func() { p.notef("%d of %s", through, eventsText(n)) })
-			}
+	}
+	rarely := rate.Sometimes{Interval: progressEvery}
+	r.pace.Waiting = func(cause error) { rarely.Do(func() { p.notef("waiting: for the database: %v", cause) }) }
+	result, err := c.Apply(ctx, s, change, r.pace)
+	return r.report(p, result, err, len(r.ids) > 0)
+}
+
+// selected returns the events that the flags select, as of the plan that was passed, and what is to be said of it.
+func (r *bulkRun) selected(ctx context.Context, p Process, c *operator.Client, change operator.Change) (
+	s operator.Selection, about plan, err error) {
+	if len(r.ids) > 0 {
+		s, err = c.SelectNamed(ctx, r.ids, change)
+	} else {
+		r.filter.AsOf = r.planned.AsOf
+		s, err = c.Select(ctx, *r.filter, r.timeout)
+		if err == nil && slices.Contains(r.statuses, operator.Quarantined) &&
+			!slices.Contains(r.filter.Statuses, operator.Quarantined) {
+			_, err = noteQuarantined(ctx, p, c, *r.filter, "`workers events list --status quarantined` says why; "+
+				"when that is removed, name them by id")
 		}
-		rarely := rate.Sometimes{Interval: progressEvery}
-		pace.Waiting = func(cause error) { rarely.Do(func() { p.notef("waiting: for the database: %v", cause) }) }
-		result, err := o.Events.Apply(ctx, selection, b.change(*who), pace)
-		return b.report(p, result, err, len(ids) > 0)
+	}
+	if err != nil {
+		return s, about, err
+	}
+	name := operator.Plan(s, change, *r.filter)
+	if (r.planned != operator.PlanName{}) {
+		about.Changed, err = r.planned.Check(name)
+	}
+	about.Plan, about.Command = name.String(), r.command()
+	if r.operation && len(r.ids) == 0 {
+		about.Command += " --plan " + about.Plan
+	}
+	if r.pace.Rate > 0 {
+		about.Seconds = float64(s.Len()) / r.pace.Rate
+	}
+	return s, about, err
+}
+
+// commandLine returns the command as it was called, without what is about its plan.
+func commandLine(cmd *cobra.Command) string {
+	words := strings.Fields(cmd.CommandPath())
+	for _, arg := range cmd.Flags().Args() {
+		words = append(words, shellWord(arg))
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		switch f.Name {
+		case "plan", "dry-run", "yes", "json", "log-level":
+			return
+		}
+		words = append(words, "--"+f.Name)
+		if f.Value.Type() != "bool" {
+			words = append(words, shellWord(f.Value.String()))
+		}
 	})
+	return strings.Join(words, " ")
+}
+
+// shellWord quotes a word for a shell, where that is needed.
+func shellWord(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:/@%+=-") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // report prints what was done. It returns an error if a named event was skipped.
 func (b *bulk) report(p Process, result operator.BulkResult, err error, named bool) error {
 	err = errors.Join(err, p.print(result, func() {
 		p.printf("%s %s\n", b.done, eventsText(result.Done))
-		if result.Skipped > 0 {
-			p.notef("%s skipped, changed or locked since the selection:", eventsText(result.Skipped))
-		}
-		for _, left := range result.Reasons[:min(len(result.Reasons), fewEvents)] {
-			p.notef("  %s is %s", left.EventID, left.State)
-		}
-		if more := result.Skipped - fewEvents; more > 0 {
-			p.notef("  ... and %d more", more)
-		}
+		printSkipped(p, result)
 	}))
 	switch {
 	case err != nil && result.NotReached > 0:
@@ -141,6 +239,18 @@ func (b *bulk) report(p Process, result operator.BulkResult, err error, named bo
 			app.Counted(result.Skipped, "named event"), b.done)
 	default:
 		return err
+	}
+}
+
+func printSkipped(p Process, result operator.BulkResult) {
+	if result.Skipped > 0 {
+		p.notef("%s skipped, changed or locked since the selection:", eventsText(result.Skipped))
+	}
+	for _, left := range result.Reasons[:min(len(result.Reasons), fewEvents)] {
+		p.notef("  %s is %s", left.EventID, left.State)
+	}
+	if more := result.Skipped - fewEvents; more > 0 {
+		p.notef("  ... and %d more", more)
 	}
 }
 
@@ -157,7 +267,7 @@ func noteQuarantined(ctx context.Context, p Process, c *operator.Client, f opera
 func eventsText(n int) string { return app.Counted(n, "event") }
 
 // showEvents lists the events that would be changed; with full all of them.
-func showEvents(ctx context.Context, p Process, c *operator.Client, s operator.Selection, full bool) error {
+func showEvents(ctx context.Context, p Process, c *operator.Client, s operator.Selection, about plan, full bool) error {
 	limit := fewEvents
 	if full {
 		limit = s.Len()
@@ -166,9 +276,15 @@ func showEvents(ctx context.Context, p Process, c *operator.Client, s operator.S
 	if err != nil {
 		return err
 	}
-	return p.print(map[string]any{"as_of": s.AsOf.UTC(), "count": s.Len(), "events": all}, func() {
+	return p.print(struct {
+		AsOf   time.Time        `json:"as_of"`
+		Count  int              `json:"count"`
+		Events []operator.Event `json:"events"`
+		plan
+	}{s.AsOf.UTC(), s.Len(), all, about}, func() {
 		printEvents(p, all, s.AsOf)
 		p.printf("%d of %s\n", len(all), eventsText(s.Len()))
+		about.print(p)
 	})
 }
 
@@ -178,34 +294,46 @@ func eventsReplayCommand(p Process) *cobra.Command {
 		Long: `Make failed events pending in the generation --to, with all their retries: those named by id, or all that
 match the flags. Handlers that have handled an event do not run again.
 
-The command shows what would happen, and asks. It skips and reports events that changed since. Interrupted, it can be
-repeated. --force also replays delivered events that are named by id or selected with --status delivered.`,
+The command shows what would happen, and asks. It skips and reports events that changed since. What a filter selects
+becomes an operation, which the workers carry on if the command ends: see ` + "`workers operations`" + `. A handler that
+acts outside its transaction and had begun with an event runs again as its policy says, or by --run and --skip. --force
+also replays delivered events that are named by id or selected with --status delivered.`,
 		Example: `  workers events replay 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --to 8
   workers events replay --all --to 8 --rate 200 --by anna --yes
   workers events replay --status delivered --newer-than 1d --to 8 --force`,
 	}
 	var to events.Generation
 	oneFlag(cmd.Flags(), &to, "to", "generation that handles them", events.ParseGeneration)
+	var choice operator.Choice
+	listFlag(cmd.Flags(), &choice.Run, "run",
+		"handler that acts outside its transaction and runs again, although it had begun", word)
+	listFlag(cmd.Flags(), &choice.Skip, "skip", "handler that does not run again where it had begun", word)
+	complete(cmd, "run", knownHandlers)
+	complete(cmd, "skip", knownHandlers)
 	force := cmd.Flags().Bool("force", false, "allow delivered events: named by id, or with --status delivered")
 	_ = cmd.MarkFlagRequired("to")
 	return bulkCommand(p, cmd, bulk{
 		verb: "Replay", done: "replayed", further: func() string { return fmt.Sprintf(" into generation %d", to) },
 		statuses: []operator.Status{operator.Failed, operator.Delivered}, force: force,
-		change: func(by string) operator.Change { return operator.Replay(to, by, *force) },
-		show: func(ctx context.Context, p Process, c *operator.Client, s operator.Selection, full bool) error {
-			return showReplay(ctx, p, c, s, to, full)
+		change:    func(by string) operator.Change { return operator.Replay(to, by, *force, choice) },
+		operation: true,
+		show: func(ctx context.Context, p Process, c *operator.Client, s operator.Selection, about plan, full bool) error {
+			return showReplay(ctx, p, c, s, to, choice, about, full)
 		},
 	})
 }
 
 // showReplay prints what a replay would do: in sum, and for each event if there are few or full is set.
 func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.Selection, to events.Generation,
-	full bool) error {
-	preview, err := c.PreviewReplay(ctx, s, to, full || s.Len() <= fewEvents)
+	choice operator.Choice, about plan, full bool) error {
+	preview, err := c.PreviewReplay(ctx, s, to, choice, full || s.Len() <= fewEvents)
 	if err != nil {
 		return err
 	}
-	return p.print(preview, func() {
+	err = p.print(struct {
+		operator.Preview
+		plan
+	}{preview, about}, func() {
 		printTable(p, preview.Effects, func(e operator.Effect) []any {
 			effect := "would run"
 			switch {
@@ -213,20 +341,42 @@ func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.S
 				effect = "NO HANDLER"
 			case e.HandledAt != nil:
 				effect, e.Note = "already handled", timestamp(e.HandledAt)
+			case e.OnReplay == events.ReplayAsk:
+				effect = "ASKS: --run or --skip"
+			case e.OnReplay == events.ReplaySkip:
+				effect = "skipped, had begun"
+			case e.Outside != "":
+				effect = "would run: " + e.Outside
 			}
 			return []any{e.EventID, e.EventType, e.Handler, effect, e.Note}
 		}, "EVENT", "TYPE", "HANDLER", "EFFECT", "NOTE")
 		printTable(p, preview.Handlers, func(h operator.HandlerEffect) []any {
-			return []any{h.EventType, h.Handler, h.WouldRun, h.Handled}
-		}, "TYPE", "HANDLER", "WOULD RUN", "ALREADY HANDLED")
+			return []any{h.EventType, h.Handler, h.WouldRun, h.Handled, h.Skipped, h.Asks, h.Outside}
+		}, "TYPE", "HANDLER", "WOULD RUN", "ALREADY HANDLED", "SKIPPED", "ASKS", "OUTSIDE")
 		for _, u := range preview.Unhandled {
 			p.printf("NO HANDLER for %s of type %s: %s\n", eventsText(u.Events), u.EventType, u.Note)
 		}
 		for _, pause := range preview.Paused {
 			p.printf("%s\n", pauseLine(pause))
 		}
+		noops := 0
+		for _, h := range preview.Handlers {
+			noops += h.Handled
+			if h.WouldRun > 0 && h.Outside != "" {
+				p.printf("acts outside: %s %s, up to %d times\n", h.Handler, h.Outside, h.WouldRun)
+			}
+		}
+		if noops > 0 {
+			p.printf("%s no-ops: handled before\n", app.Counted(noops, "call"))
+		}
 		p.printf("%s into generation %d, as of %s\n", eventsText(preview.Events), preview.To, timestamp(&preview.AsOf))
+		about.print(p)
 	})
+	if asking := preview.Asking(); err == nil && len(asking) > 0 && !full {
+		err = fmt.Errorf("had begun, and act outside their transaction: %s: pass --run or --skip with each name",
+			strings.Join(asking, ", "))
+	}
+	return err
 }
 
 func eventsDiscardCommand(p Process) *cobra.Command {
@@ -238,7 +388,7 @@ them first, and asks. For the days of grace ` + "`workers events undiscard`" + `
 		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason gone
   workers events discard --error-contains "no such card" --reason gone --yes`,
 	}, bulk{
-		verb: "Discard", done: "discarded", statuses: []operator.Status{operator.Failed},
+		verb: "Discard", done: "discarded", statuses: []operator.Status{operator.Failed}, operation: true,
 		change: func(by string) operator.Change { return operator.Discard(by, *reason) }, show: showEvents,
 	})
 	reason = reasonFlag(cmd)

@@ -32,7 +32,12 @@ func (v *value) Set(text string) error {
 	if text == "" {
 		return errEmpty
 	}
-	v.text = text
+	if v.kind == "list" && v.text != "" {
+		v.text += ","
+	} else {
+		v.text = ""
+	}
+	v.text += text
 	return v.set(text)
 }
 
@@ -183,6 +188,7 @@ func filterFlags[S ~string](cmd *cobra.Command, byDefault S, statuses ...operato
 	oneFlag(flags, &f.NewerThan, "newer-than", "not older than this", parseAge)
 	listFlag(flags, &f.ErrorClasses, "error",
 		"error class: the text of last_error before the first colon, like IntegrityError", word)
+	listFlag(flags, &f.Groups, "group", "group of errors, as `workers events groups` lists them", word)
 	oneFlag(flags, &f.ErrorContains, "error-contains", "a part of last_error, verbatim", word)
 	complete(cmd, "type", knownTypes)
 	complete(cmd, "target", func() []events.Scope { return append(slices.Clone(scopes), none) })

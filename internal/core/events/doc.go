@@ -3,6 +3,7 @@
 //
 //   - envelope.go: an event, with its metadata
 //   - publisher.go, listener.go, handler.go: publishing, subscribing and handling
+//   - delivery.go: what a handler's context says of its call
 //   - tx.go: the transaction that handlers and use cases are given
 //   - retry.go, failures.go: when a failed handler runs again, and what a context reads of its failed events
 //   - contract.go, schema.go: event contracts, and the JSON schema of their payloads

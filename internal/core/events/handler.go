@@ -132,10 +132,26 @@ type Registration struct {
 	// Batches are then handled in the order of workspace and key in every process, so that no two lock these rows in
 	// opposite orders. It promises no order of events. If Reads is a struct, it must have the field.
 	EffectKey string
-	// ActsOutside says that the handler has effects outside its transaction, which a rolled back
-	// batch would repeat: it is never batched.
-	ActsOutside bool
+	// ActsOutside says what the handler does outside its transaction, as in "sends mail"; empty: nothing. A rolled back
+	// batch would repeat it, so such a handler is never batched.
+	ActsOutside string
+	// OnReplay says what a replay does with the handler. One that acts outside must say it.
+	OnReplay ReplayPolicy
 }
+
+// ReplayPolicy says whether a replay runs a handler again that had begun, and had not handled the event: it may have
+// acted outside its transaction before it failed. A handler that never began, or has no policy, always runs.
+type ReplayPolicy string
+
+// The policies.
+const (
+	ReplayAllow ReplayPolicy = "allow" // run it
+	ReplaySkip  ReplayPolicy = "skip"  // do not run it: the event counts as handled, with the outcome skipped
+	ReplayAsk   ReplayPolicy = "ask"   // the operator says which, by --run or --skip
+)
+
+// maxEffectBytes bounds ActsOutside, which tables show.
+const maxEffectBytes = 80
 
 // Bounds of a registration.
 const (
@@ -195,6 +211,12 @@ func (r Registration) Validate(mode Mode) error {
 	f.require(r.EffectKey == "" || fields == nil || slices.Contains(fields, r.EffectKey),
 		"EffectKey is %q, must be a top-level field of Reads: %s", r.EffectKey, strings.Join(fields, ", "))
 	f.require(r.Timeout >= 0, "timeout is negative")
+	f.require(len(r.ActsOutside) <= maxEffectBytes, "ActsOutside has %d bytes, at most %d", len(r.ActsOutside),
+		maxEffectBytes)
+	f.require(r.OnReplay == "" || slices.Contains([]ReplayPolicy{ReplayAllow, ReplaySkip, ReplayAsk}, r.OnReplay),
+		"OnReplay is %q, must be allow, skip or ask", r.OnReplay)
+	f.require(r.ActsOutside == "" || r.OnReplay != "", "ActsOutside is %q, so OnReplay must say what a replay does: "+
+		"allow, skip or ask", r.ActsOutside)
 	if err := r.RetryPolicy().Validate(); err != nil {
 		f = append(f, err)
 	}

@@ -45,6 +45,7 @@ const (
 	CodeNothingToDo     Code = "SP034" // not discarded, due already, not paused, paused already
 	CodeAmbiguousEvent  Code = "SP035" // several events have the id
 	CodeUnconsumed      Code = "SP036" // no handler in the generation consumes the type
+	CodeAsk             Code = "SP037" // a handler acts outside: say whether the replay runs it
 	CodeNotDraining     Code = "SP040" // only a draining generation is retired
 	CodeOnlyLive        Code = "SP041" // it is the only live generation
 	CodeSameGeneration  Code = "SP042" // an adoption from a generation into itself

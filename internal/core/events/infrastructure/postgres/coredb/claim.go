@@ -10,5 +10,5 @@ import (
 // times while its slice grows.
 func (q *Queries) ClaimRows(ctx context.Context, arg ClaimParams) (pgx.Rows, error) {
 	return q.db.Query(ctx, claim, arg.Generation, arg.EventType, arg.RowLimit, arg.Watermark, arg.Worker, arg.Crashed,
-		arg.KeptBy)
+		arg.KeptBy, arg.Probe)
 }

@@ -95,9 +95,10 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes, c.claim_token::uuid as claim_token,
-  c.handled::text[] as handled, c.available_at::timestamptz as available_at
+  c.handled::text[] as handled, c.available_at::timestamptz as available_at, c.replayed::boolean as replayed,
+  coalesce(array_to_string(c.breakers, ' '), '')::text as breakers
 from core.outbox_lease($1::bigint, $2::text, $3::integer, $4::double precision,
-  $5::text, $6::text[], $7::timestamptz, $8::boolean) as c
+  $5::text, $6::text[], $7::timestamptz, $8::boolean, nullif($9::text, '')) as c
 `
 
 type LeaseParams struct {
@@ -109,6 +110,7 @@ type LeaseParams struct {
 	Handlers     []string
 	Watermark    time.Time
 	Crashed      bool
+	Probe        string
 }
 
 type LeaseRow struct {
@@ -129,6 +131,8 @@ type LeaseRow struct {
 	ClaimToken      uuid.UUID
 	Handled         []string
 	AvailableAt     time.Time
+	Replayed        bool
+	Breakers        string
 }
 
 // The nil UUID stands for no workspace, the empty text for no target and no trace.
@@ -143,6 +147,7 @@ func (q *Queries) Lease(ctx context.Context, arg LeaseParams) ([]LeaseRow, error
 		arg.Handlers,
 		arg.Watermark,
 		arg.Crashed,
+		arg.Probe,
 	)
 	if err != nil {
 		return nil, err
@@ -169,6 +174,8 @@ func (q *Queries) Lease(ctx context.Context, arg LeaseParams) ([]LeaseRow, error
 			&i.ClaimToken,
 			&i.Handled,
 			&i.AvailableAt,
+			&i.Replayed,
+			&i.Breakers,
 		); err != nil {
 			return nil, err
 		}

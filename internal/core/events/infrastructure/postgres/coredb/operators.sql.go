@@ -101,3 +101,34 @@ func (q *Queries) OperatorStates(ctx context.Context, arg OperatorStatesParams) 
 	}
 	return items, nil
 }
+
+const stepOperation = `-- name: StepOperation :many
+select coalesce(s.next_in, -1)::double precision as next_in, s.operation::uuid as operation
+from core.operation_step() as s
+`
+
+type StepOperationRow struct {
+	NextIn    float64
+	Operation uuid.UUID
+}
+
+// In how many seconds the next step is of use; -1: there is none.
+func (q *Queries) StepOperation(ctx context.Context) ([]StepOperationRow, error) {
+	rows, err := q.db.Query(ctx, stepOperation)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StepOperationRow
+	for rows.Next() {
+		var i StepOperationRow
+		if err := rows.Scan(&i.NextIn, &i.Operation); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

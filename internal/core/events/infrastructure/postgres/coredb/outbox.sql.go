@@ -13,6 +13,27 @@ import (
 	"github.com/google/uuid"
 )
 
+const addFailedAttempts = `-- name: AddFailedAttempts :exec
+select core.failed_attempts_add($1::uuid, $2::timestamptz, $3::text, $4::jsonb)
+`
+
+type AddFailedAttemptsParams struct {
+	ID         uuid.UUID
+	OccurredAt time.Time
+	Worker     string
+	Attempts   json.RawMessage
+}
+
+func (q *Queries) AddFailedAttempts(ctx context.Context, arg AddFailedAttemptsParams) error {
+	_, err := q.db.Exec(ctx, addFailedAttempts,
+		arg.ID,
+		arg.OccurredAt,
+		arg.Worker,
+		arg.Attempts,
+	)
+	return err
+}
+
 const claim = `-- name: Claim :many
 select c.event_id::uuid as event_id, c.event_version::integer as event_version,
   c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
@@ -21,9 +42,11 @@ select c.event_id::uuid as event_id, c.event_version::integer as event_version,
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
   c.available_at::timestamptz as available_at, c.handler_failures::text as handler_failures,
-  c.relayed::boolean as relayed
+  c.relayed::boolean as relayed, c.replayed::boolean as replayed,
+  coalesce(array_to_string(c.breakers, ' '), '')::text as breakers
 from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz,
-  $5::uuid, $6::boolean, nullif($7::timestamptz, '0001-01-01 00:00:00+00')) as c
+  $5::uuid, $6::boolean, nullif($7::timestamptz, '0001-01-01 00:00:00+00'),
+  nullif($8::text, '')) as c
 `
 
 type ClaimParams struct {
@@ -34,6 +57,7 @@ type ClaimParams struct {
 	Worker     uuid.UUID
 	Crashed    bool
 	KeptBy     time.Time
+	Probe      string
 }
 
 type ClaimRow struct {
@@ -51,6 +75,8 @@ type ClaimRow struct {
 	AvailableAt     time.Time
 	HandlerFailures string
 	Relayed         bool
+	Replayed        bool
+	Breakers        string
 }
 
 // The nil UUID stands for no workspace, the empty text for no target and no trace.
@@ -64,6 +90,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 		arg.Worker,
 		arg.Crashed,
 		arg.KeptBy,
+		arg.Probe,
 	)
 	if err != nil {
 		return nil, err
@@ -87,6 +114,8 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 			&i.AvailableAt,
 			&i.HandlerFailures,
 			&i.Relayed,
+			&i.Replayed,
+			&i.Breakers,
 		); err != nil {
 			return nil, err
 		}
@@ -116,7 +145,8 @@ func (q *Queries) Deliver(ctx context.Context, arg DeliverParams) (int32, error)
 
 const giveUp = `-- name: GiveUp :one
 select coalesce(core.outbox_give_up($1::uuid, $2::timestamptz,
-  nullif($3::uuid, '00000000-0000-0000-0000-000000000000'), $4::text, $5::boolean), '')::text
+  nullif($3::uuid, '00000000-0000-0000-0000-000000000000'), $4::text, $5::boolean, $6::text[]),
+  '')::text
   as outcome
 `
 
@@ -126,6 +156,7 @@ type GiveUpParams struct {
 	Token      uuid.UUID
 	Reason     string
 	Quarantine bool
+	Started    []string
 }
 
 // The nil UUID stands for no token. The empty text says that the row is not the worker's any more.
@@ -136,10 +167,28 @@ func (q *Queries) GiveUp(ctx context.Context, arg GiveUpParams) (string, error) 
 		arg.Token,
 		arg.Reason,
 		arg.Quarantine,
+		arg.Started,
 	)
 	var outcome string
 	err := row.Scan(&outcome)
 	return outcome, err
+}
+
+const handled = `-- name: Handled :one
+select exists (select from core.event_handled h
+  where h.handler_name = $1 and h.idempotency_key = $2)::boolean as handled
+`
+
+type HandledParams struct {
+	HandlerName    string
+	IdempotencyKey string
+}
+
+func (q *Queries) Handled(ctx context.Context, arg HandledParams) (bool, error) {
+	row := q.db.QueryRow(ctx, handled, arg.HandlerName, arg.IdempotencyKey)
+	var handled bool
+	err := row.Scan(&handled)
+	return handled, err
 }
 
 const isolate = `-- name: Isolate :many
@@ -318,7 +367,7 @@ const publish = `-- name: Publish :one
 select core.outbox_publish_event($1::uuid, $2::timestamptz, $3::text, $4::text,
   $5::jsonb, $6::integer, nullif($7::text, ''), $8::uuid,
   nullif($9::text, ''), nullif($10::text, ''), $11::timestamptz, $12::bigint,
-  null, null)::uuid as id
+  null, null, nullif($13::uuid, '00000000-0000-0000-0000-000000000000'))::uuid as id
 `
 
 type PublishParams struct {
@@ -334,6 +383,7 @@ type PublishParams struct {
 	TraceContext   string
 	AvailableAt    time.Time
 	Generation     int64
+	CauseID        uuid.UUID
 }
 
 func (q *Queries) Publish(ctx context.Context, arg PublishParams) (uuid.UUID, error) {
@@ -350,6 +400,7 @@ func (q *Queries) Publish(ctx context.Context, arg PublishParams) (uuid.UUID, er
 		arg.TraceContext,
 		arg.AvailableAt,
 		arg.Generation,
+		arg.CauseID,
 	)
 	var id uuid.UUID
 	err := row.Scan(&id)
@@ -363,7 +414,8 @@ select core.outbox_publish_rows(cast(array_replace($1::text[], '', null) as uuid
   cast(array_replace($8::text[], '', null) as uuid[]), array_replace($9::text[], '', null),
   array_replace($10::text[], '', null),
   array_fill($11::timestamptz, array[cardinality($3::text[])]),
-  array_fill($12::bigint, array[cardinality($3::text[])]), null, null)::uuid[] as ids
+  array_fill($12::bigint, array[cardinality($3::text[])]), null, null,
+  nullif($13::uuid, '00000000-0000-0000-0000-000000000000'))::uuid[] as ids
 `
 
 type PublishRowsParams struct {
@@ -379,6 +431,7 @@ type PublishRowsParams struct {
 	TraceContexts   []string
 	AvailableAt     time.Time
 	Generation      int64
+	CauseID         uuid.UUID
 }
 
 // The empty text stands for no id, target, workspace, key and trace. Ids and payloads come as text, which the driver
@@ -397,6 +450,7 @@ func (q *Queries) PublishRows(ctx context.Context, arg PublishRowsParams) ([]uui
 		arg.TraceContexts,
 		arg.AvailableAt,
 		arg.Generation,
+		arg.CauseID,
 	)
 	var ids []uuid.UUID
 	err := row.Scan(&ids)
@@ -523,6 +577,46 @@ func (q *Queries) Trail(ctx context.Context, arg TrailParams) ([]TrailRow, error
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const wait = `-- name: Wait :many
+select w::uuid as id from core.outbox_wait($1::bigint, $2::text, $3::uuid[],
+  $4::timestamptz[], case when cardinality($5::uuid[]) > 0 then $5::uuid[] end) as w
+`
+
+type WaitParams struct {
+	Generation  int64
+	Handler     string
+	Ids         []uuid.UUID
+	OccurredAts []time.Time
+	Tokens      []uuid.UUID
+}
+
+// No tokens: the rows are not leased.
+func (q *Queries) Wait(ctx context.Context, arg WaitParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, wait,
+		arg.Generation,
+		arg.Handler,
+		arg.Ids,
+		arg.OccurredAts,
+		arg.Tokens,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -100,7 +100,7 @@ func (q *Queries) ProbeWorkers(ctx context.Context, arg ProbeWorkersParams) (flo
 
 const registerWorker = `-- name: RegisterWorker :one
 select coalesce(core.worker_register($1::uuid, $2::bigint, $3::text,
-  $4::jsonb), '')::text as difference
+  $4::jsonb, $5::jsonb), '')::text as difference
 `
 
 type RegisterWorkerParams struct {
@@ -108,6 +108,7 @@ type RegisterWorkerParams struct {
 	Generation int64
 	Name       string
 	Handlers   json.RawMessage
+	Effects    json.RawMessage
 }
 
 // The empty text says that no other live worker is in the way.
@@ -117,6 +118,7 @@ func (q *Queries) RegisterWorker(ctx context.Context, arg RegisterWorkerParams) 
 		arg.Generation,
 		arg.Name,
 		arg.Handlers,
+		arg.Effects,
 	)
 	var difference string
 	err := row.Scan(&difference)
@@ -209,7 +211,8 @@ func (q *Queries) WorkerStopping(ctx context.Context, arg WorkerStoppingParams) 
 }
 
 const writeJournal = `-- name: WriteJournal :exec
-select core.claim_journal_write($1::uuid, $2::text, $3::integer, $4::uuid[])
+select core.claim_journal_write($1::uuid, $2::text, $3::integer, $4::uuid[],
+  $5::text[])
 `
 
 type WriteJournalParams struct {
@@ -217,6 +220,7 @@ type WriteJournalParams struct {
 	EventType string
 	Runner    int32
 	Ids       []uuid.UUID
+	Started   []string
 }
 
 func (q *Queries) WriteJournal(ctx context.Context, arg WriteJournalParams) error {
@@ -225,6 +229,7 @@ func (q *Queries) WriteJournal(ctx context.Context, arg WriteJournalParams) erro
 		arg.EventType,
 		arg.Runner,
 		arg.Ids,
+		arg.Started,
 	)
 	return err
 }

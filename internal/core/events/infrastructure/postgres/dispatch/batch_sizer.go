@@ -34,7 +34,7 @@ type batchSizer struct {
 func newBatchSizer(s events.Subscription) batchSizer {
 	base := s.BatchSize
 	for _, r := range s.Handlers() {
-		if r.ActsOutside {
+		if r.ActsOutside != "" {
 			base = 1
 		}
 	}
@@ -73,6 +73,9 @@ func (b *batchSizer) shrink(deadlock bool) {
 // full batch that went well means a backlog: the next one is twice as large, within limits of time and memory.
 func (b *batchSizer) adjust(r claimResult, limit int, took time.Duration) {
 	b.singles, b.pass = max(b.singles, r.left), 0
+	if r.open { // what made the batch fail is not called
+		b.singles = 0
+	}
 	b.here, b.keptBy = r.here, r.keptBy
 	b.checkDeferred = b.checkDeferred || r.checkDeferred
 	switch {

@@ -79,7 +79,7 @@ func TestABatchOfOneStays(t *testing.T) {
 	t.Parallel()
 	one := newTestSizer(1)
 	outside := newBatchSizer(events.Subscription{
-		BatchSize: 10, Concurrency: 1, Primary: events.Registration{ActsOutside: true},
+		BatchSize: 10, Concurrency: 1, Primary: events.Registration{ActsOutside: "sends mail"},
 	})
 	for range 5 {
 		full(&one, time.Millisecond, 1)

@@ -27,6 +27,8 @@ type claim struct {
 	here          bool      // handle the rows here, whatever path events take
 	keptBy        time.Time // not zero: the same, but only rows that were sent before and were due by then
 	pass          int       // run the row behind so many, which could not be settled
+	probe         string    // run an event that waits for the breaker of this handler
+	probed        *Probed   // what became of that
 }
 
 // claimResult is the result of one claim.
@@ -40,6 +42,7 @@ type claimResult struct {
 	undone        bool      // a batch was rolled back
 	deadlock      bool      // because of a deadlock
 	lost          bool      // the connection was lost: its backend may hold the rows a little longer
+	open          bool      // a breaker is open: the rows of a batch need not run one by one
 	settled       []Settlement
 }
 
@@ -66,7 +69,9 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 	for i := range rows {
 		result.payload += len(rows[i].Envelope.Payload)
 	}
-	if !how.crashed && !how.here && how.keptBy.IsZero() {
+	open, called := c.opens(rows[0].Breakers, how.probe)
+	result.open = len(open) > 0
+	if !how.crashed && !how.here && how.keptBy.IsZero() && !result.open && how.probe == "" {
 		sent, kept, err := t.relay(ctx, rows)
 		if err != nil && ctx.Err() == nil {
 			c.logRollback(ctx, err, len(rows), t.Lost())
@@ -88,21 +93,23 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 			clean++
 		}
 	}
+	t.noteAgain(rows)
 	unhold := c.hold(rows)
 	defer unhold()
 	switch {
 	case len(rows) == 1 || how.pass > 0:
 		result.left = len(rows) - 1
-		single := &singleRun{tx: t, row: last, unhold: unhold, checkDeferred: how.checkDeferred}
+		single := &singleRun{tx: t, row: last, unhold: unhold, checkDeferred: how.checkDeferred, open: open,
+			probe: how.probe, probed: how.probed}
 		if err = single.run(ctx, &result); err != nil {
 			t.End()
-			if c.GiveUp(ctx, last, err) {
+			if c.GiveUp(ctx, last, single.begun, err) {
 				return result, nil
 			}
 		}
 	case clean > 1:
 		result.left = len(rows) - clean
-		err = runBatch(ctx, t, rows[:clean], &result)
+		err = runBatch(ctx, t, rows[:clean], called, open, &result)
 	default: // one of them may be slow, and the others would wait for it
 		result.left = len(rows)
 	}
@@ -118,6 +125,7 @@ func claimRows(ctx context.Context, t *Tx, how claim) ([]Row, error) {
 		Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType,
 		RowLimit:  int32(how.limit), //nolint:gosec // bounded
 		Watermark: c.Watermark.Get(), Worker: c.Journal.Worker, Crashed: how.crashed, KeptBy: how.keptBy,
+		Probe: how.probe,
 	})
 	var rows []Row
 	if err == nil {
@@ -132,8 +140,9 @@ func claimRows(ctx context.Context, t *Tx, how claim) ([]Row, error) {
 
 // runBatch runs the handlers of several rows without savepoints, many of which would slow down every session of the
 // server. Any failure undoes the batch, and its rows then run one by one.
-func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error {
-	err := tryBatch(ctx, t, rows)
+func runBatch(ctx context.Context, t *Tx, rows []Row, called []events.Registration, open []string,
+	result *claimResult) error {
+	err := tryBatch(ctx, t, rows, called, open)
 	switch {
 	case err == nil || journalFailed(err):
 		return err
@@ -183,9 +192,9 @@ type handlerError struct {
 
 func (e handlerError) Unwrap() error { return e.error }
 
-func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
+func tryBatch(ctx context.Context, t *Tx, rows []Row, called []events.Registration, open []string) error {
 	t.writeEntry(ctx, rows)
-	return handleAll(ctx, t, rows, t.consumer.Handlers, deliver)
+	return handleAll(ctx, t, rows, called, settleOrWait(open))
 }
 
 // handleAll runs handlers for rows without savepoints, settles the rows and commits.
@@ -226,6 +235,9 @@ func handleAll(ctx context.Context, t *Tx, rows []Row, handlers []events.Registr
 	defer cancel()
 	if err := t.Commit(committing); err != nil {
 		return err
+	}
+	for _, r := range handlers {
+		c.Observed(r, uuid.Nil, nil)
 	}
 	for i := range rows {
 		for _, r := range handlers {

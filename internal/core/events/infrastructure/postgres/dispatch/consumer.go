@@ -39,6 +39,11 @@ type Consumer struct {
 	Wake func(ctx context.Context, crashed bool)
 	// Await waits, after Halt, for the handlers that run, and gives up what could not be settled.
 	Await func()
+	// Probe runs up to width events that wait for the breaker of a handler, until one fails. It waits for them until limit
+	// ends; ctx is that of handlers.
+	Probe func(ctx, limit context.Context, handler string, width int) *Probed
+	// Tripped gets a value when this consumer has found an open breaker. Nil: nothing waits for that.
+	Tripped chan<- struct{}
 	// Leases returns how many leases are in flight, and is called under the lock. Nil: there are none.
 	Leases func() int
 
@@ -57,6 +62,7 @@ type Consumer struct {
 	rolledBack  int       // batches since the last warning
 	nextWarning time.Time // none before
 
+	breakers  breakers
 	settled   atomic.Int64 // events, but those that are quarantined
 	outage    outage
 	savepoint string // of a handler: a name that handlers do not use, and one text of each process in pg_stat_statements

@@ -55,10 +55,25 @@ type Failure struct {
 	message     string
 	outage      bool          // a free one that is not limited either
 	delay       time.Duration // of the event, at least
+	stack       []byte        // of a panic
+	started     time.Time     // zero: no handler was called
+	took        time.Duration
+}
+
+// began returns the failure of a call that began then and has just ended.
+func (f Failure) began(started time.Time) Failure { return f.Took(started, time.Since(started)) }
+
+// Took returns the failure of a call that began then and took so long.
+func (f Failure) Took(started time.Time, took time.Duration) Failure {
+	f.started, f.took = started, took
+	return f
 }
 
 // Free reports whether the failure costs no attempt.
 func (f Failure) Free() bool { return f.disposition == free }
+
+// Transient reports whether the failure counts, and its handler is retried by its policy.
+func (f Failure) Transient() bool { return f.disposition == transient }
 
 // ClassifyAndNote is [Classify], and takes in an error of the server's state, which may begin an outage.
 func (c *Consumer) ClassifyAndNote(ctx context.Context, err error, earlier int) Failure {
@@ -97,7 +112,7 @@ func Classify(err error, earlier int) Failure {
 	case errors.Is(err, events.ErrNoHandler):
 		f.Class, f.disposition = "NoHandler", terminal
 	case errors.As(err, &panicked):
-		f.Class = classPanic
+		f.Class, f.stack = classPanic, panicked.Stack
 	case errors.Is(err, errAbandoned):
 		f.Class = pgtx.ClassTimeout
 	case errors.Is(err, context.DeadlineExceeded):
@@ -147,6 +162,7 @@ type HandlerFailure struct {
 	Parked   bool   `json:"parked,omitempty"` // terminal or exhausted: not run again in this cycle
 	Class    string `json:"class"`
 	Error    string `json:"error"`
+	Group    string `json:"group,omitempty"` // of core.error_groups
 }
 
 // Decision is what becomes of a row whose handlers did not all succeed.
@@ -158,6 +174,7 @@ type Decision struct {
 	Failures  map[string]HandlerFailure
 	Classes   map[string]string // of the handlers that failed in this dispatch
 	waiting   bool              // for the end of an outage
+	attempts  []failedAttempt   // of this dispatch
 }
 
 // Decide adds the failures of this dispatch to the record of the row's failures. Unhandled are the handlers that have
@@ -171,12 +188,16 @@ func decide(record map[string]HandlerFailure, unhandled []events.Registration, n
 	d := Decision{Failed: true, Failures: make(map[string]HandlerFailure), Classes: make(map[string]string)}
 	for name, f := range now {
 		d.Classes[name] = f.Class
+		if !f.outage {
+			d.attempts = append(d.attempts, newFailedAttempt(name, f))
+		}
 	}
 	var lines []string
 	for _, r := range unhandled {
 		h := record[r.Name]
 		if f, ok := now[r.Name]; ok {
 			h = d.count(h, f, r.RetryPolicy(), random())
+			h.Group, _ = errorGroup(r.Name, f.Class, f.message)
 		}
 		if h != (HandlerFailure{}) {
 			d.Failures[r.Name] = h
@@ -186,7 +207,8 @@ func decide(record map[string]HandlerFailure, unhandled []events.Registration, n
 	}
 	for name, f := range now { // failures of the row itself, which belong to no handler
 		if !slices.ContainsFunc(unhandled, func(r events.Registration) bool { return r.Name == name }) {
-			d.Failures[name] = HandlerFailure{Failures: 1, Parked: true, Class: f.Class, Error: f.message}
+			group, _ := errorGroup(name, f.Class, f.message)
+			d.Failures[name] = HandlerFailure{Failures: 1, Parked: true, Class: f.Class, Error: f.message, Group: group}
 			lines = append(lines, fmt.Sprintf("%s: %s: %s", f.Class, name, f.message))
 			d.Counted = true
 		}

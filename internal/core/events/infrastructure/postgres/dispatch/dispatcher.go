@@ -25,7 +25,7 @@ func Attach(c *Consumer) { newDispatcher(c) }
 
 func newDispatcher(c *Consumer) *dispatcher {
 	d := &dispatcher{consumer: c, sizer: newBatchSizer(c.Subscription)}
-	c.Wake, c.Await = d.wake, c.Running.Wait
+	c.Wake, c.Await, c.Probe = d.wake, c.Running.Wait, d.probe
 	return d
 }
 
@@ -62,6 +62,7 @@ func (d *dispatcher) runUntilEmpty(ctx context.Context, entry *journal.Entry) {
 			c.Journal.CrashSlot.Release()
 		}
 		c.Report(ctx, result.settled)
+		c.OpenTripped(ctx)
 		if err != nil {
 			d.interrupted(now, err)
 			emptied = false
@@ -137,6 +138,27 @@ func (d *dispatcher) adjust(how claim, r claimResult, took time.Duration) (empti
 	// all that was due, unless rows are to run again, the size stopped the claim, or a lost backend may hold some
 	return r.rows < how.limit && r.left == 0 && r.payload < stoppedClaim && c.Recheck <= 0, false
 }
+
+// probe runs events that wait for the breaker of a handler, one after the other, until one fails.
+func (d *dispatcher) probe(ctx, _ context.Context, handler string, width int) *Probed {
+	c := d.consumer
+	found := &Probed{}
+	entry := c.Journal.NewEntry(c.Subscription.EventType, probeRunner)
+	for n := range width {
+		result, err := dispatch(ctx, c, entry, claim{limit: 1, probe: handler, probed: found})
+		c.Report(ctx, result.settled)
+		if err != nil && ctx.Err() == nil {
+			c.TryLater(ctx, 0, c.Stop, err)
+		}
+		if found.Failed = found.Failed || err != nil; found.Failed || result.rows == 0 || found.Calls == n {
+			break
+		}
+	}
+	return found
+}
+
+// probeRunner is the number of the journal entry of probes.
+const probeRunner = 1 << 20
 
 // interrupted takes in a claim that failed: the connection may be lost, or the batch too large for the server.
 func (d *dispatcher) interrupted(how claim, err error) {

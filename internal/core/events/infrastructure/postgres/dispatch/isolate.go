@@ -64,8 +64,8 @@ func (c *Consumer) giveUpAll(ctx context.Context, step string, limit int, crashe
 }
 
 // GiveUp gives up a row that this worker claimed, if that row is why settling it failed with err, and reports whether
-// it did. The transaction that failed is over.
-func (c *Consumer) GiveUp(ctx context.Context, row Row, err error) bool {
+// it did. The transaction that failed is over. Begun are handlers that act outside it.
+func (c *Consumer) GiveUp(ctx context.Context, row Row, begun []string, err error) bool {
 	settling := (errors.Is(err, ErrSettle) || errors.Is(err, errCommit)) && !errors.Is(err, ErrCompletion)
 	if ctx.Err() != nil || !settling {
 		return false
@@ -78,7 +78,7 @@ func (c *Consumer) GiveUp(ctx context.Context, row Row, err error) bool {
 	err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) (err error) {
 		outcome, err = coredb.New(tx).GiveUp(ctx, coredb.GiveUpParams{
 			ID: row.Envelope.EventID, OccurredAt: row.Envelope.OccurredAt, Token: row.Token, Reason: reason,
-			Quarantine: again,
+			Quarantine: again, Started: append([]string{}, begun...), // not null
 		})
 		return err
 	})

@@ -90,7 +90,7 @@ func (t *Tx) relay(ctx context.Context, rows []Row) (sent bool, kept time.Time, 
 
 // fresh reports whether a row may be sent: it was not before, and nothing has gone wrong with it.
 func (c *Consumer) fresh(row Row) bool {
-	return !row.Relayed && row.Attempts == 0 && len(row.Failures) == 0 && row.Corrupt == nil &&
+	return !row.Relayed && !row.Replayed && row.Attempts == 0 && len(row.Failures) == 0 && row.Corrupt == nil &&
 		len(c.handlersOf(&row.Envelope)) > 0
 }
 
@@ -123,6 +123,7 @@ func (c *Consumer) receive(receiving, handling context.Context, r events.Registr
 		started := time.Now()
 		if got := (claimResult{rows: len(m.First) + len(m.Again), payload: payloadOf(m)}); got.rows > 0 {
 			got.undone, err = c.handleMessages(handling, r, m)
+			c.OpenTripped(handling)
 			sizer.adjust(got, limit, time.Since(started))
 		}
 		if err == nil {
@@ -169,6 +170,10 @@ func (c *Consumer) handleFirst(ctx context.Context, r events.Registration, rows 
 	if len(rows) == 0 {
 		return nil, false
 	}
+	if slices.Contains(c.OpenBreakers(), r.Name) { // they wait in Postgres
+		return rows, false
+	}
+	started := time.Now()
 	left, ran, err := c.handleRelayed(ctx, r, rows)
 	switch {
 	case err == nil:
@@ -176,7 +181,7 @@ func (c *Consumer) handleFirst(ctx context.Context, r events.Registration, rows 
 	case !ran || ctx.Err() != nil:
 	case len(rows) > 1:
 		c.logRollback(ctx, err, len(rows), errors.Is(err, errConnectionLost))
-	case c.recordRelayed(ctx, r, rows[0], err) == nil:
+	case c.recordRelayed(ctx, r, rows[0], started, err) == nil:
 		return nil, true
 	}
 	return rows, true
@@ -214,6 +219,7 @@ func (c *Consumer) handleRelayed(ctx context.Context, r events.Registration, row
 	if err != nil || len(taken) == 0 {
 		return left, false, err
 	}
+	t.noteAgain(taken)
 	if err := handleAll(ctx, t, taken, []events.Registration{r}, deliverRelayed); err != nil {
 		if t.LostByNetwork() {
 			err = connectionLost(err)
@@ -230,7 +236,8 @@ func (c *Consumer) handleRelayed(ctx context.Context, r events.Registration, row
 }
 
 // recordRelayed records that a handler has failed for a row.
-func (c *Consumer) recordRelayed(ctx context.Context, r events.Registration, row Row, cause error) error {
+func (c *Consumer) recordRelayed(ctx context.Context, r events.Registration, row Row, started time.Time,
+	cause error) error {
 	t, err := Begin(ctx, c, nil)
 	if err != nil {
 		return err
@@ -254,8 +261,10 @@ func (c *Consumer) recordRelayed(ctx context.Context, r events.Registration, row
 	}
 	row.AvailableAt, row.Attempts = state.AvailableAt, int(state.Attempts)
 	row.SetFailures(state.HandlerFailures)
-	failures := map[string]Failure{r.Name: c.ClassifyAndNote(ctx, cause, row.Failures[r.Name].Failures)}
-	c.LogHandled(ctx, r, &row, time.Now(), failures)
+	failures := map[string]Failure{r.Name: c.ClassifyAndNote(ctx, cause, row.Failures[r.Name].Failures).began(started)}
+	f := failures[r.Name]
+	c.Observed(r, e.EventID, &f)
+	c.LogHandled(ctx, r, &row, started, failures)
 	unhandled := slices.DeleteFunc(slices.Clone(handlers), func(h events.Registration) bool {
 		return slices.Contains(state.Handled, h.Name)
 	})

@@ -21,9 +21,11 @@ type Row struct {
 	AvailableAt  time.Time // when it was due; row-locked: tells this dispatch of the row from any later one
 	Token        uuid.UUID // leased: the same
 	Failures     map[string]HandlerFailure
-	Corrupt      error // why Failures could not be read
-	Relayed      bool  // it was sent to a broker before
-	Crashes      int   // leased: how many workers died while they held it
+	Corrupt      error  // why Failures could not be read
+	Relayed      bool   // it was sent to a broker before
+	Replayed     bool   // by an operator
+	Breakers     string // handlers of the type whose breakers are open, separated by blanks
+	Crashes      int    // leased: how many workers died while they held it
 }
 
 // readRows reads the rows of a claim, at most limit, with the columns of the query Claim in their order.
@@ -34,7 +36,8 @@ func readRows(rows pgx.Rows, limit int, eventType string) ([]Row, error) {
 	_, err := pgx.ForEachRow(rows, []any{
 		(*pgxuuid.UUID)(&e.EventID), &e.EventVersion, &e.OccurredAt, (*repeated)(&e.Source), (*repeated)(&e.Target),
 		(*repeated)(&row.ContentClass), (*pgxuuid.UUID)(&e.WorkspaceID.UUID), (*[]byte)(&e.Payload), &e.IdempotencyKey,
-		&e.TraceContext, &row.Attempts, &row.AvailableAt, (*repeated)(&failures), &row.Relayed,
+		&e.TraceContext, &row.Attempts, &row.AvailableAt, (*repeated)(&failures), &row.Relayed, &row.Replayed,
+		(*repeated)(&row.Breakers),
 	}, func() error {
 		e.WorkspaceID.Valid = e.WorkspaceID.UUID != uuid.Nil
 		row.SetFailures(failures)
@@ -53,6 +56,11 @@ func (r *repeated) ScanBytes(text []byte) error {
 		*r = repeated(text)
 	}
 	return nil
+}
+
+// Delivery returns what a handler is told of its call.
+func (r *Row) Delivery() events.DeliveryInfo {
+	return events.DeliveryInfo{EventID: r.Envelope.EventID, Attempt: r.Attempts + 1, Replay: r.Replayed}
 }
 
 // SetFailures sets the failures from the column handler_failures.

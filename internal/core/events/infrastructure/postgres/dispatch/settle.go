@@ -81,6 +81,28 @@ func Record(ctx context.Context, t *Tx, row Row, d Decision) (held bool, err err
 	}
 	if held {
 		t.Settled = append(t.Settled, d.settlement(row))
+		err = t.addFailedAttempts(ctx, row, d.attempts)
 	}
-	return held, nil
+	return held, err
+}
+
+// addFailedAttempts keeps what failed in a dispatch of row.
+func (t *Tx) addFailedAttempts(ctx context.Context, row Row, attempts []failedAttempt) error {
+	if len(attempts) == 0 {
+		return nil
+	}
+	for i := range attempts {
+		attempts[i].TraceID = traceID(row.Envelope.TraceContext)
+	}
+	encoded, err := json.Marshal(attempts)
+	if err != nil {
+		return fmt.Errorf("encode failed attempts: %w", err)
+	}
+	err = t.Queries.AddFailedAttempts(ctx, coredb.AddFailedAttemptsParams{
+		ID: row.Envelope.EventID, OccurredAt: row.Envelope.OccurredAt, Worker: t.consumer.Journal.Name, Attempts: encoded,
+	})
+	if err != nil {
+		return fmt.Errorf("%w: keep the failed attempts of %s: %w", ErrSettle, row.Envelope.EventID, err)
+	}
+	return nil
 }

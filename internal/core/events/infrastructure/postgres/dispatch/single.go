@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +20,11 @@ type singleRun struct {
 	tx            *Tx
 	row           Row
 	unhold        func()
-	checkDeferred bool // check deferred constraints after each handler
+	checkDeferred bool     // check deferred constraints after each handler
+	begun         []string // handlers that act outside their transaction
+	open          []string // handlers that are not called, because their breakers are open
+	probe         string   // the handler that is called for its breaker
+	probed        *Probed
 }
 
 // run runs each handler under a savepoint. Those that succeed commit with their dedup keys, whatever the others do. If
@@ -30,12 +35,23 @@ type singleRun struct {
 func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 	t, row := s.tx, s.row
 	handlers, failures := t.consumer.HandlersFor(row)
-	t.writeEntry(ctx, []Row{row})
 	var unhandled, ran, rest []events.Registration // rest: for another transaction
+	var waiting []events.Registration              // for their breakers
 	for i, r := range handlers {
 		if row.Failures[r.Name].Parked {
 			unhandled = append(unhandled, r)
 			continue
+		}
+		if slices.Contains(s.open, r.Name) {
+			if handled, err := s.handled(ctx, r); err != nil {
+				return err
+			} else if !handled {
+				waiting = append(waiting, r)
+			}
+			continue
+		}
+		if err := s.journal(ctx, r, i == 0); err != nil {
+			return err
 		}
 		started := time.Now()
 		duplicate, err := s.underSavepoint(ctx, r, i == len(handlers)-1)
@@ -51,12 +67,18 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		if err == nil {
 			ran = append(ran, r)
 		} else {
-			failures[r.Name] = t.consumer.ClassifyAndNote(ctx, err, row.Failures[r.Name].Failures)
+			failures[r.Name] = t.consumer.ClassifyAndNote(ctx, err, row.Failures[r.Name].Failures).began(started)
 			unhandled = append(unhandled, r)
 		}
+		s.observe(r, duplicate, failures)
 		t.consumer.LogHandled(ctx, r, &row, started, failures)
 		if t.Lost() {
 			return s.recordElsewhere(ctx, handlers, failures)
+		}
+		if f, failed := failures[r.Name]; failed && r.Name == s.probe && f.disposition == transient {
+			delete(failures, r.Name) // a probe costs no attempt
+			unhandled = slices.DeleteFunc(unhandled, func(u events.Registration) bool { return u.Name == r.Name })
+			waiting = append(waiting, r)
 		}
 		if err == nil && !duplicate && t.left != pgtx.Plain && i < len(handlers)-1 {
 			rest = handlers[i+1:]
@@ -64,10 +86,12 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		}
 	}
 	switch {
-	case len(failures) > 0, len(unhandled) > 0 && len(rest) == 0:
-		err = s.record(ctx, t, Decide(row.Failures, append(unhandled, rest...), failures))
+	case len(failures) > 0, len(unhandled) > 0 && len(rest) == 0 && len(waiting) == 0:
+		err = s.record(ctx, t, Decide(row.Failures, slices.Concat(unhandled, rest, waiting), failures))
 	case len(rest) > 0: // the row stays pending for them
 		result.left++
+	case len(waiting) > 0:
+		err = t.waitFor(ctx, waiting[0].Name, []Row{row})
 	default:
 		err = deliver(ctx, t, []Row{row})
 	}
@@ -93,6 +117,47 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		failures[r.Name] = t.consumer.ClassifyAndNote(ctx, pg, row.Failures[r.Name].Failures)
 	}
 	return s.recordElsewhere(ctx, handlers, failures)
+}
+
+// observe takes in a call of a handler for breakers: of all handlers, and of the one that is probed.
+func (s *singleRun) observe(r events.Registration, duplicate bool, failures map[string]Failure) {
+	f, failed := failures[r.Name]
+	switch {
+	case duplicate:
+	case r.Name == s.probe && failed:
+		s.probed.Note(&f)
+	case r.Name == s.probe:
+		s.probed.Note(nil)
+	case failed:
+		s.tx.consumer.Observed(r, s.row.Envelope.EventID, &f)
+	default:
+		s.tx.consumer.Observed(r, s.row.Envelope.EventID, nil)
+	}
+}
+
+// handled reports whether a handler has handled the event.
+func (s *singleRun) handled(ctx context.Context, r events.Registration) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	return s.tx.Queries.Handled(ctx, coredb.HandledParams{
+		HandlerName: r.Name, IdempotencyKey: s.row.Envelope.IdempotencyKey,
+	})
+}
+
+// journal writes the row into the journal before its first handler, and before each that acts outside its transaction:
+// a replay must know whether that had begun.
+func (s *singleRun) journal(ctx context.Context, r events.Registration, first bool) error {
+	if !first && r.ActsOutside == "" {
+		return nil
+	}
+	if err := s.tx.awaitEntry(); err != nil {
+		return err
+	}
+	if r.ActsOutside != "" {
+		s.begun = append(s.begun, r.Name)
+	}
+	s.tx.writeEntry(ctx, []Row{s.row}, s.begun...)
+	return nil
 }
 
 // underSavepoint runs one handler, unless it has handled the event already. The savepoint of the last one stays until

@@ -28,9 +28,10 @@ type Tx struct {
 	writing   chan error     // the result of writing the entry, while that goes on
 	conn      *pgxpool.Conn  // nil once it is given back or closed
 	tx        *pgtx.Tx
-	broken    bool               // by a handler, not by the network
-	dirty     bool               // a handler left session state: the connection is closed at the end
-	left      pgtx.StatementKind // what the last handler left in the transaction
+	broken    bool                              // by a handler, not by the network
+	dirty     bool                              // a handler left session state: the connection is closed at the end
+	left      pgtx.StatementKind                // what the last handler left in the transaction
+	again     map[uuid.UUID]events.DeliveryInfo // of rows that were tried or replayed before
 }
 
 // Begin begins a transaction of c as the worker role. Entry is nil where nothing is claimed.
@@ -109,11 +110,12 @@ func (t *Tx) SampleWatermark(ctx context.Context) error {
 	return nil
 }
 
-// writeEntry begins to write rows into the journal. No handler is called before that is done.
-func (t *Tx) writeEntry(ctx context.Context, rows []Row) {
+// writeEntry begins to write rows into the journal, and which handlers that act outside have begun. No handler is
+// called before that is done.
+func (t *Tx) writeEntry(ctx context.Context, rows []Row, begun ...string) {
 	t.writing = make(chan error, 1)
 	ids := idsOf(rows)
-	go func() { t.writing <- t.entry.Write(ctx, ids) }()
+	go func() { t.writing <- t.entry.Write(ctx, ids, begun...) }()
 }
 
 func (t *Tx) awaitEntry() error {
@@ -188,13 +190,17 @@ func (t *Tx) resetStatements(ctx context.Context) error {
 func (t *Tx) callHandler(ctx context.Context, r events.Registration, batch []events.Envelope) error {
 	return t.Call(ctx, r, r.CallTimeout(), batch, func(ctx context.Context, tx events.Tx) error {
 		if r.Batch != nil {
+			if len(batch) == 1 {
+				ctx = events.WithDelivery(ctx, t.delivery(batch[0].EventID))
+			}
 			return t.consumer.Observe(ctx, r, batch, func(ctx context.Context) error {
 				return r.Batch(tx).HandleBatch(ctx, batch)
 			})
 		}
 		handle := r.Handler(tx)
 		for i := range batch {
-			if err := t.consumer.Observe(ctx, r, batch[i:i+1], func(ctx context.Context) error {
+			about := events.WithDelivery(ctx, t.delivery(batch[i].EventID))
+			if err := t.consumer.Observe(about, r, batch[i:i+1], func(ctx context.Context) error {
 				return handle(ctx, batch[i])
 			}); err != nil {
 				return err
@@ -202,6 +208,26 @@ func (t *Tx) callHandler(ctx context.Context, r events.Registration, batch []eve
 		}
 		return nil
 	})
+}
+
+// delivery returns what a handler is told of its call.
+func (t *Tx) delivery(id uuid.UUID) events.DeliveryInfo {
+	if d, ok := t.again[id]; ok {
+		return d
+	}
+	return events.DeliveryInfo{EventID: id, Attempt: 1}
+}
+
+// noteAgain notes which rows were tried or replayed before.
+func (t *Tx) noteAgain(rows []Row) {
+	for i := range rows {
+		if d := rows[i].Delivery(); d.Attempt > 1 || d.Replay {
+			if t.again == nil {
+				t.again = make(map[uuid.UUID]events.DeliveryInfo)
+			}
+			t.again[d.EventID] = d
+		}
+	}
 }
 
 // Call passes the transaction to code of r for events of one workspace, as the role of its context.

@@ -35,6 +35,7 @@ type Journal struct {
 	pool     *pgxpool.Pool
 	direct   bool            // its sessions have the worker role: one statement needs no transaction
 	handlers json.RawMessage // by event type
+	effects  json.RawMessage // what handlers do outside their transaction
 	// registered: without a session whose end other workers see, an entry would tell them that this worker is dead
 	registered atomic.Bool
 	outageOver atomic.Pointer[time.Time] // when the others have reconnected, if they lost their sessions with ours
@@ -63,13 +64,24 @@ func (j *Journal) Close() { pgtx.ClosePool(j.pool) }
 // SetHandlers says which handlers the worker runs for each event type. Call it before Register.
 func (j *Journal) SetHandlers(byType map[string][]events.Registration) {
 	names := make(map[string][]string, len(byType))
+	effects := make(map[string]effect)
 	for eventType, handlers := range byType {
 		for _, r := range handlers {
 			names[eventType] = append(names[eventType], r.Name)
+			if r.OnReplay != "" {
+				effects[r.Name] = effect{r.ActsOutside, r.OnReplay}
+			}
 		}
 		slices.Sort(names[eventType])
 	}
 	j.handlers, _ = json.Marshal(names) // strings always encode
+	j.effects, _ = json.Marshal(effects)
+}
+
+// effect is what a handler does outside its transaction, and what a replay does with it.
+type effect struct {
+	Effect   string              `json:"effect,omitempty"`
+	OnReplay events.ReplayPolicy `json:"on_replay"`
 }
 
 // InTx runs work as the worker role on the journal's own connections, within StatementTimeout.
@@ -83,7 +95,7 @@ func (j *Journal) Register(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := pgtx.WithAnswer(ctx, pgtx.StatementTimeout)
 	defer cancel()
 	difference, err := coredb.New(conn).RegisterWorker(ctx, coredb.RegisterWorkerParams{
-		Worker: j.Worker, Generation: int64(j.Generation), Name: j.Name, Handlers: j.handlers,
+		Worker: j.Worker, Generation: int64(j.Generation), Name: j.Name, Handlers: j.handlers, Effects: j.effects,
 	})
 	if err != nil {
 		return fmt.Errorf("register as a worker: %w", err)
@@ -172,8 +184,9 @@ func (j *Journal) NewEntry(eventType string, n int) *Entry {
 	return &Entry{journal: j, eventType: eventType, runner: n}
 }
 
-// Write replaces the rows of the entry. Its error is an ErrWrite.
-func (e *Entry) Write(ctx context.Context, ids []uuid.UUID) error {
+// Write replaces the rows of the entry, and which handlers that act outside their transaction have begun with its row.
+// Its error is an ErrWrite.
+func (e *Entry) Write(ctx context.Context, ids []uuid.UUID, begun ...string) error {
 	if !e.journal.registered.Load() {
 		return nil
 	}
@@ -183,6 +196,7 @@ func (e *Entry) Write(ctx context.Context, ids []uuid.UUID) error {
 	write := func(ctx context.Context, db coredb.DBTX) error {
 		return coredb.New(db).WriteJournal(ctx, coredb.WriteJournalParams{
 			Worker: e.journal.Worker, EventType: e.eventType, Runner: int32(e.runner), Ids: ids, //nolint:gosec // few runners
+			Started: append([]string{}, begun...), // not null
 		})
 	}
 	var err error

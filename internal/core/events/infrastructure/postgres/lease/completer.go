@@ -32,6 +32,7 @@ type result struct {
 	// What becomes of the row; neither: it stays in flight, as other handlers have still to run.
 	delivered bool               // every handler has handled it
 	decision  *dispatch.Decision // it is retried or failed
+	waiting   string             // it waits for the breaker of this handler
 	lost      error              // errLost, if the last transaction found that the lease is lost
 	reply     chan error
 }
@@ -42,6 +43,14 @@ type completer struct {
 	results  chan *result
 	single   chan struct{}   // has one element for each single result that is being settled
 	flush    context.Context // ends with the time for settling; set before the first result
+}
+
+// begun returns the name of the handler that was executed.
+func (r *result) begun() []string {
+	if r.handler.Name == "" {
+		return nil
+	}
+	return []string{r.handler.Name}
 }
 
 func newCompleter(c *dispatch.Consumer) *completer {
@@ -104,7 +113,7 @@ func (c *completer) settleSingle(ctx context.Context, r *result) error {
 		if err == nil {
 			return r.lost
 		}
-		if c.consumer.GiveUp(c.flush, r.lease.row, err) {
+		if c.consumer.GiveUp(c.flush, r.lease.row, r.begun(), err) {
 			return errLost
 		}
 		failure := dispatch.Classify(err, 0)
@@ -209,6 +218,10 @@ func writeRows(ctx context.Context, t *dispatch.Tx, batch []*result) (err error)
 		switch row := r.lease.row; {
 		case r.delivered:
 			delivered = append(delivered, row)
+		case r.waiting != "":
+			if held[row.Token], err = dispatch.Waits(ctx, t, r.waiting, row); err != nil {
+				return err
+			}
 		case r.decision == nil:
 			kept = append(kept, row)
 		default:
@@ -259,6 +272,7 @@ func complete(ctx context.Context, t *dispatch.Tx, batch []*result, keys *dispat
 		ran = true
 		about := []events.Envelope{r.lease.row.Envelope}
 		traced := telemetry.Continue(ctx, r.lease.row.Envelope.TraceContext) // of what the completion publishes
+		traced = events.WithDelivery(traced, r.lease.row.Delivery())
 		if err := t.Call(traced, r.handler, min(limit, r.handler.CallTimeout()), about, r.completion); err != nil {
 			return ran, err
 		}

@@ -38,7 +38,7 @@ func newDispatcher(c *dispatch.Consumer) *dispatcher {
 	d := &dispatcher{
 		consumer: c, completer: newCompleter(c), leases: make(map[uuid.UUID]*lease), over: make(chan struct{}),
 	}
-	c.Wake, c.Await, c.Leases = d.wake, d.await, func() int { return len(d.leases) }
+	c.Wake, c.Await, c.Leases, c.Probe = d.wake, d.await, func() int { return len(d.leases) }, d.probe
 	return d
 }
 
@@ -115,7 +115,7 @@ func (d *dispatcher) claimUntilEmpty(ctx context.Context) {
 		if limit == 0 {
 			return
 		}
-		found, err := claim(ctx, c, limit, crashed)
+		found, err := claim(ctx, c, limit, crashed, "")
 		if crashed && len(found) == 0 {
 			c.Journal.CrashSlot.Release() // otherwise drop does
 		}
@@ -136,12 +136,31 @@ func (d *dispatcher) claimUntilEmpty(ctx context.Context) {
 // repeated after a pause.
 func (d *dispatcher) hold(ctx context.Context, found []*lease, err error, limit int, crashed bool) (recheck bool) {
 	c := d.consumer
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	payload := d.begin(ctx, found)
+	switch {
+	case err != nil:
+		c.Again, c.Crashed = true, c.Crashed || crashed
+		c.Recheck.Begin()
+	case crashed:
+		c.Crashed = c.Crashed || len(found) > 0
+	case len(found) == 0:
+		recheck = c.Recheck.Next()
+		c.Again = c.Again || recheck
+	default:
+		// a claim ends early when its payloads are large
+		c.Again = c.Again || len(found) == limit || payload >= dispatch.BatchBytes/2
+	}
+	return recheck
+}
+
+// begin begins the work on new leases, and returns how many bytes of payload they have. The lock is held.
+func (d *dispatcher) begin(ctx context.Context, found []*lease) (payload int) {
+	c := d.consumer
 	if len(found) > 0 {
 		d.begun.Do(func() { d.start(ctx) })
 	}
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
-	payload := 0
 	for _, l := range found {
 		payload += len(l.row.Envelope.Payload)
 		work, cancel := context.WithCancelCause(ctx)
@@ -158,20 +177,35 @@ func (d *dispatcher) hold(ctx context.Context, found []*lease, err error, limit 
 			}
 		})
 	}
-	switch {
-	case err != nil:
-		c.Again, c.Crashed = true, c.Crashed || crashed
-		c.Recheck.Begin()
-	case crashed:
-		c.Crashed = c.Crashed || len(found) > 0
-	case len(found) == 0:
-		recheck = c.Recheck.Next()
-		c.Again = c.Again || recheck
-	default:
-		// a claim ends early when its payloads are large
-		c.Again = c.Again || len(found) == limit || payload >= dispatch.BatchBytes/2
+	return payload
+}
+
+// probe runs events that wait for the breaker of a handler at once, and returns when each has been called.
+func (d *dispatcher) probe(ctx, limit context.Context, handler string, width int) *dispatch.Probed {
+	found := &dispatch.Probed{}
+	leases, err := claim(ctx, d.consumer, width, false, handler)
+	if err != nil {
+		d.consumer.TryLater(ctx, 0, d.consumer.Stop, err)
+		found.Failed = true
+		return found
 	}
-	return recheck
+	results := make(chan *dispatch.Failure, len(leases))
+	for _, l := range leases {
+		l.probed = results
+	}
+	d.consumer.Mu.Lock()
+	d.begin(ctx, leases)
+	d.consumer.Mu.Unlock()
+	for range leases {
+		select {
+		case f := <-results:
+			found.Note(f)
+		case <-limit.Done():
+			found.Failed = true
+			return found
+		}
+	}
+	return found
 }
 
 // drop frees the place of l, and the crash slot if l holds it.

@@ -26,9 +26,11 @@ var (
 // lease is a row that is in flight with this process, until it is settled, released or lost.
 type lease struct {
 	row     dispatch.Row
-	handled []string                // handlers that need not run
-	cancel  context.CancelCauseFunc // ends the work on it
-	renewed time.Time               // when its latest renewal was sent; under the consumer's lock
+	handled []string                 // handlers that need not run
+	probe   string                   // the handler that is called for its breaker
+	probed  chan<- *dispatch.Failure // gets what became of that; nil: the call succeeded
+	cancel  context.CancelCauseFunc  // ends the work on it
+	renewed time.Time                // when its latest renewal was sent; under the consumer's lock
 }
 
 // logError returns the attributes of an error of settling l.
@@ -48,7 +50,7 @@ func rowsOf(leases []*lease) []dispatch.Row {
 }
 
 // claim leases up to limit rows, crashed ones or others. It may return leases and an error.
-func claim(ctx context.Context, c *dispatch.Consumer, limit int, crashed bool) ([]*lease, error) {
+func claim(ctx context.Context, c *dispatch.Consumer, limit int, crashed bool, probe string) ([]*lease, error) {
 	t, err := dispatch.Begin(ctx, c, nil)
 	if err != nil {
 		return nil, err
@@ -59,12 +61,14 @@ func claim(ctx context.Context, c *dispatch.Consumer, limit int, crashed bool) (
 	}
 	// a stop must not come between the claim and its answer: this process would not know of its leases
 	detached := context.WithoutCancel(ctx)
-	found, err := take(detached, t, c, limit, crashed)
-	if err != nil || len(found) == 0 {
+	found, err := take(detached, t, c, limit, crashed, probe)
+	if err != nil {
 		return nil, err
 	}
-	err = t.Commit(detached)
+	err = t.Commit(detached) // also of none: rows may wait for a breaker now
 	switch {
+	case len(found) == 0:
+		return nil, err
 	case err == nil:
 		c.Claimed(ctx, rowsOf(found))
 		return found, nil
@@ -75,7 +79,8 @@ func claim(ctx context.Context, c *dispatch.Consumer, limit int, crashed bool) (
 	return confirm(ctx, c, found), err
 }
 
-func take(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, crashed bool) ([]*lease, error) {
+func take(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, crashed bool,
+	probe string) ([]*lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
 	names := make([]string, len(c.Handlers))
@@ -88,6 +93,7 @@ func take(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, 
 		RowLimit:     int32(limit), //nolint:gosec // bounded
 		LeaseSeconds: c.Subscription.Lease.Seconds(), Worker: fmt.Sprintf("%s %.256s", c.Journal.Worker, c.Journal.Name),
 		Handlers: names, Watermark: c.Watermark.Get(), Crashed: crashed,
+		Probe: probe,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w %s: %w", dispatch.ErrClaim, c.Subscription.EventType, err)
@@ -102,10 +108,10 @@ func take(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, 
 				Payload:     json.RawMessage(r.Payload), IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
 			},
 			ContentClass: r.ContentClass, Attempts: int(r.Attempts) - 1, Token: r.ClaimToken, Crashes: int(r.Crashes),
-			AvailableAt: r.AvailableAt,
+			AvailableAt: r.AvailableAt, Replayed: r.Replayed, Breakers: r.Breakers,
 		}
 		row.SetFailures(r.HandlerFailures)
-		found[i] = &lease{row: row, handled: r.Handled, renewed: sent}
+		found[i] = &lease{row: row, handled: r.Handled, renewed: sent, probe: probe}
 	}
 	return found, nil
 }

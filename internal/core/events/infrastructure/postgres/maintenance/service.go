@@ -38,14 +38,19 @@ func (s *Service) Stop() {
 	s.running.Wait()
 }
 
+// answers reports whether the database answers, as far as is known.
+func answers(health *notify.Health, interval time.Duration) bool {
+	state, _ := health.Now()
+	return state == notify.Listening || state == notify.Polling && time.Since(health.Answered()) < interval
+}
+
 // Every returns a service that calls duty, a step of loop, when the worker begins to listen or to poll, and then about
 // every interval, so that not all workers do it at once. It calls nothing while the database does not answer.
 func Every(interval time.Duration, loop string, health *notify.Health, duty func(context.Context)) *Service {
 	return NewService(func(ctx context.Context) {
 		for ctx.Err() == nil {
 			changed := health.Changed()
-			state, _ := health.Now()
-			if state == notify.Listening || state == notify.Polling && time.Since(health.Answered()) < interval {
+			if answers(health, interval) {
 				end := health.Step(loop)
 				duty(ctx)
 				end()

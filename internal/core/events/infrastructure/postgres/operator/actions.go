@@ -29,7 +29,9 @@ type Action struct {
 // ActionNames returns the names of actions, as the SQL functions write them.
 func ActionNames() []string {
 	return []string{"replay", "discard", "undiscard", "retry_now", "pause", "resume", "generation_register",
-		"generation_drain", "generation_close", "generation_reopen", "generation_retire", "adopt", "sweep", "relay_switch"}
+		"generation_drain", "generation_close", "generation_reopen", "generation_retire", "adopt", "sweep", "relay_switch",
+		"group_note", "group_mute", "group_unmute", "operation_create", "operation_pause", "operation_resume",
+		"operation_abort", "handler_trip", "handler_close"}
 }
 
 // ActionFilter selects actions: those that match each field that is set. A list matches any of its values. The zero

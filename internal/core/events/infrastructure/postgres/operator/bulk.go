@@ -79,12 +79,20 @@ type Change struct {
 // Replay makes failed events pending in generation to; delivered ones only by force. It skips what was replayed, failed
 // or was delivered after the selection was made. So each event is replayed once, however many operators replay at the
 // same time, and no operator replays a failure unseen.
-func Replay(to events.Generation, by string, force bool) Change {
+func Replay(to events.Generation, by string, force bool, choice Choice) Change {
 	return Change{
-		name: "replay", to: to, arguments: pgx.NamedArgs{"to": to, "by": by, "force": force},
+		name: "replay", to: to, arguments: pgx.NamedArgs{"to": to, "by": by, "force": force,
+			"run": Strings(choice.Run), "skip": Strings(choice.Skip)},
 		one:  "core.outbox_replay_preview(@id, @to, null, @force)", // so it is refused for the same reasons
-		many: "core.outbox_replay_many(@ids, @to, nullif(@by, ''), @times, @as_of, @force)",
+		many: "core.outbox_replay_many(@ids, @to, nullif(@by, ''), @times, @as_of, @force, @run, @skip)",
 	}
+}
+
+// Choice says which handlers that act outside their transaction a replay runs again where they had begun, and which it
+// does not, whatever their policy ([events.ReplayPolicy]).
+type Choice struct {
+	Run  []string `json:"run"`
+	Skip []string `json:"skip"`
 }
 
 // Discard discards failed events.
@@ -231,6 +239,9 @@ func (c *Client) Select(ctx context.Context, filter Filter, timeout time.Duratio
 	condition, arguments := filter.Where(1)
 	err = c.search(ctx, "select events", timeout, func(tx *pgtx.Tx, asOf time.Time) error {
 		s.AsOf = asOf // before they are read: an event that fails again during that is skipped later
+		if !filter.AsOf.IsZero() {
+			s.AsOf = filter.AsOf
+		}
 		const order = " order by o.claimed_at, o.id, o.occurred_at), '{}')"
 		return tx.QueryRow(ctx, "select coalesce(array_agg(o.id"+order+", coalesce(array_agg(o.occurred_at"+order+
 			" from core.outbox o where "+condition, arguments...).Scan(&s.ids, &s.times)

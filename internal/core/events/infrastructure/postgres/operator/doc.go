@@ -6,10 +6,15 @@
 //	filter.go       Filter: which events are meant, as SQL conditions
 //	list.go         pages of events
 //	show.go         all that is known of one event
+//	causes.go       what caused an event, and what it caused
+//	groups.go       failures that look the same
 //	stats.go        counts of events by status, type and more
 //	timeline.go     what workers counted in the last hours and days
 //	bulk.go         replay, discard, undiscard and retry-now of a selection, in batches
 //	preview.go      what a replay would do
+//	plan.go         the name of a plan, which binds a run to it
+//	operations.go   replays and discards of many events, which workers carry on
+//	handlers.go     handlers and their breakers
 //	generations.go  deployment generations: status, drain, retire, adopt; pausing event types in them
 //	actions.go      what operators did
 //	relay.go        the path of events, and what a broker has

@@ -26,6 +26,8 @@ const (
 	Delivered   Status = "delivered"
 	Failed      Status = "failed"    // a dead letter that no operator has discarded
 	Discarded   Status = "discarded" // a dead letter that an operator has discarded
+	// retrying is a pending or in-flight event that has failed before. No filter of operators has it.
+	retrying Status = "retrying"
 	// Expired is a delivered or failed event that retention made a tombstone. No filter matches it.
 	Expired Status = "expired"
 )
@@ -51,9 +53,12 @@ type Filter struct {
 	OlderThan, NewerThan time.Duration
 	ErrorClasses         []string // the text before the first colon of last_error
 	ErrorContains        string   // a part of last_error, verbatim
+	Groups               []string // of errors: a failure of the current cycle belongs to one of them
 	// Tried selects events that a handler has tried, or that are quarantined, or, if false, those that none has, such as
 	// events published for a later time; nil selects both.
 	Tried *bool
+	// AsOf, if set, selects events that have failed or were delivered, and not changed since: as they were at that time.
+	AsOf time.Time `json:"-"`
 }
 
 // Where returns f as a condition on rows o of core.outbox, and its arguments, of which the first is $n. The condition
@@ -89,6 +94,8 @@ func (s Status) condition() string {
 			" and o.status in ('pending', 'in_flight') and o.deleted_at is null"
 	case Discarded:
 		return "o.status = 'failed' and o.deleted_at is not null and o.discarded_at is not null"
+	case retrying:
+		return "o.status in ('pending', 'in_flight') and o.deleted_at is null and o.first_failed_at is not null"
 	case InFlight:
 		return "o.status = 'in_flight' and o.deleted_at is null" + notQuarantined
 	case Relayed, Delivered, Failed:
@@ -161,10 +168,27 @@ func (f Filter) conditions(w *where) {
 	w.when(len(f.Workspaces) > 0, "array_position(?::uuid[], o.workspace_id) is not null", f.Workspaces)
 	w.when(len(f.Generations) > 0, "o.generation = any (?::bigint[])", f.Generations)
 	w.when(len(f.Channels) > 0, "o.channel = any (?::text[])", f.Channels)
-	w.when(f.OlderThan > 0, f.since()+olderThan, f.OlderThan.Seconds())
-	w.when(f.NewerThan > 0, f.since()+newerThan, f.NewerThan.Seconds())
+	f.age(w, f.OlderThan, olderThan)
+	f.age(w, f.NewerThan, newerThan)
+	if !f.AsOf.IsZero() {
+		w.and("case when o.status = 'failed' then o.claimed_at else o.delivered_at end < ?::timestamptz", f.AsOf)
+		w.and("coalesce(o.undiscarded_at < ?::timestamptz, true)", f.AsOf)
+	}
 	w.when(len(f.ErrorClasses) > 0, errorClass+" = any (?::text[])", f.ErrorClasses)
+	w.when(len(f.Groups) > 0, "exists (select from jsonb_each(o.handler_failures) as h "+
+		"where h.value ->> 'group' = any (?::text[]))", f.Groups)
 	w.when(f.ErrorContains != "", "strpos("+lastError+", ?) > 0", f.ErrorContains)
+}
+
+// age adds the bound of an age, if there is one.
+func (f Filter) age(w *where, age time.Duration, bound string) {
+	switch {
+	case age <= 0:
+	case f.AsOf.IsZero():
+		w.and(f.since()+bound, age.Seconds())
+	default:
+		w.and(f.since()+strings.Replace(bound, "statement_timestamp()", "?::timestamptz", 1), f.AsOf, age.Seconds())
+	}
 }
 
 // Bounds of an age, to be appended to the time that it is counted from.

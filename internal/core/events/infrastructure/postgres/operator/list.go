@@ -69,11 +69,7 @@ type Event struct {
 // displayed has the columns of Event; o is the row. A time that was written by hand may be infinite, which Go cannot
 // represent: it is shown as null.
 const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.workspace_id,
-  case when ` + quarantinedFor + ` is not null then 'quarantined'
-       when o.status = 'pending' and o.deleted_at is null
-            then case when o.available_at <= statement_timestamp() then 'due' else 'scheduled' end
-       when o.discarded_at is not null then 'discarded'
-       when o.deleted_at is not null then 'expired' else o.status end as status,
+  ` + status + ` as status,
   o.generation, o.channel, o.attempts, o.crashes,
   core.prior_replays(o.failure_history) as prior_replays,
   ` + lastError + ` as last_error,
@@ -84,6 +80,13 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
   case when o.status = 'failed' and isfinite(o.claimed_at) then o.claimed_at end as failed_at,
   case when isfinite(o.delivered_at) then o.delivered_at end as delivered_at,
   case when isfinite(o.deleted_at) then o.deleted_at end as deleted_at`
+
+// status is the Status of the row o.
+const status = "case when " + quarantinedFor + ` is not null then 'quarantined'
+       when o.status = 'pending' and o.deleted_at is null
+            then case when o.available_at <= statement_timestamp() then 'due' else 'scheduled' end
+       when o.discarded_at is not null then 'discarded'
+       when o.deleted_at is not null then 'expired' else o.status end`
 
 // quarantinedFor is why an event is quarantined, or null.
 const quarantinedFor = "(select q.reason from core.quarantined_events q where q.id = o.id " +

@@ -21,6 +21,11 @@ type Effect struct {
 	WouldRun  bool       `json:"would_run"`
 	HandledAt *time.Time `json:"handled_at"` // null: not yet
 	Note      string     `json:"note,omitempty"`
+	// Begun says that it failed before. Outside is what it does outside its transaction, and OnReplay what a replay does
+	// with it if it had begun.
+	Begun    bool                `json:"begun"`
+	Outside  string              `json:"acts_outside,omitempty"`
+	OnReplay events.ReplayPolicy `json:"on_replay"`
 }
 
 // HandlerEffect sums up what a replay would do with one handler.
@@ -29,6 +34,9 @@ type HandlerEffect struct {
 	Handler   string `json:"handler"`
 	WouldRun  int    `json:"would_run"`
 	Handled   int    `json:"already_handled"`
+	Skipped   int    `json:"skipped"` // it had begun, and does not run again
+	Asks      int    `json:"asks"`    // it had begun, and the operator must say whether it runs again
+	Outside   string `json:"acts_outside,omitempty"`
 }
 
 // UnhandledEffect counts events that no worker would handle.
@@ -51,9 +59,10 @@ type Preview struct {
 }
 
 // PreviewReplay returns what Replay of a selection would do, and changes nothing. It names the handlers of live workers
-// that would run, and those that would be skipped because they have handled the event's idempotency key. InFull adds
-// the effects event by event.
-func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Generation, inFull bool) (Preview, error) {
+// that would run, and those that would be skipped because they have handled the event's idempotency key, or had begun
+// and are not to run again. InFull adds the effects event by event.
+func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Generation, choice Choice,
+	inFull bool) (Preview, error) {
 	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Handlers: []HandlerEffect{},
 		Unhandled: []UnhandledEffect{}, Paused: []Pause{}, Effects: []Effect{}}
 	types := make(map[string]bool)
@@ -63,17 +72,20 @@ func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Gener
 		k := s.slice(from, from+MaxBatch)
 		effects, err := list[Effect](ctx, c, "preview the replay", `
 select p.event_id, p.occurred_at, p.event_type, coalesce(p.handler, '') as handler, p.would_run, p.handled_at,
-  coalesce(p.note, '') as note
+  coalesce(p.note, '') as note, p.begun, coalesce(p.effect, '') as outside, p.on_replay
 from core.outbox_replay_preview_many($1, $2, $3) p`, k.ids, to, k.times)
 		if err != nil {
 			return Preview{}, err
+		}
+		for i := range effects {
+			effects[i].choose(choice)
 		}
 		if inFull {
 			preview.Effects = append(preview.Effects, effects...)
 		}
 		for _, e := range effects {
 			types[e.EventType] = true
-			if e.Handler == "" || !e.WouldRun && e.HandledAt == nil {
+			if e.Handler == "" || !e.WouldRun && e.HandledAt == nil && e.OnReplay == events.ReplayAllow {
 				u := entry(&preview.Unhandled, UnhandledEffect{EventType: e.EventType, Note: e.Note})
 				if e.EventID != last.EventID || !e.OccurredAt.Equal(last.OccurredAt) { // an event has a row for each handler
 					u.Events++
@@ -81,11 +93,17 @@ from core.outbox_replay_preview_many($1, $2, $3) p`, k.ids, to, k.times)
 				last = e
 				continue
 			}
-			h := entry(&preview.Handlers, HandlerEffect{EventType: e.EventType, Handler: e.Handler})
-			if e.WouldRun {
-				h.WouldRun++
-			} else {
+			h := entry(&preview.Handlers, HandlerEffect{EventType: e.EventType, Handler: e.Handler,
+				Outside: e.Outside})
+			switch {
+			case e.HandledAt != nil:
 				h.Handled++
+			case e.OnReplay == events.ReplayAsk:
+				h.Asks++
+			case e.OnReplay == events.ReplaySkip:
+				h.Skipped++
+			default:
+				h.WouldRun++
 			}
 		}
 	}
@@ -96,6 +114,27 @@ from core.outbox_replay_preview_many($1, $2, $3) p`, k.ids, to, k.times)
 		}
 	}
 	return preview, err
+}
+
+// choose sets what a replay does with the handler: OnReplay is allow where it had not begun, or the operator says so.
+func (e *Effect) choose(choice Choice) {
+	switch {
+	case !e.WouldRun || !e.Begun || slices.Contains(choice.Run, e.Handler):
+		e.OnReplay = events.ReplayAllow
+	case slices.Contains(choice.Skip, e.Handler):
+		e.OnReplay = events.ReplaySkip
+	}
+	e.WouldRun = e.WouldRun && e.OnReplay == events.ReplayAllow
+}
+
+// Asking returns the handlers of which the operator must say whether they run again.
+func (p Preview) Asking() (handlers []string) {
+	for _, h := range p.Handlers {
+		if h.Asks > 0 {
+			handlers = append(handlers, h.Handler)
+		}
+	}
+	return handlers
 }
 
 func (h HandlerEffect) key() string   { return h.EventType + "\n" + h.Handler }

@@ -36,13 +36,34 @@ type Detail struct {
 	// undiscards, leases that ran out. If n older entries were dropped, the first entry is {"omitted": n}.
 	History []json.RawMessage `json:"failure_history"`
 	Actions []Action          `json:"actions"` // the earliest first; if there are very many, the latest of them
+	// FailedAttempts are the latest ten of each handler, the earliest first.
+	FailedAttempts []FailedAttempt `json:"failed_attempts"`
+	Causes         []Relative      `json:"causes"`  // the first cause first
+	Effects        []Relative      `json:"effects"` // each behind its cause
+}
+
+// FailedAttempt is a call of a handler that failed: a row of core.failed_attempts. The handler outbox stands for the
+// row.
+type FailedAttempt struct {
+	Handler    string    `json:"handler"`
+	Attempt    int       `json:"attempt"`
+	Cycle      int       `json:"cycle"` // how often the event had been replayed
+	StartedAt  time.Time `json:"started_at"`
+	DurationMs int64     `json:"duration_ms"`
+	Worker     string    `json:"worker"`
+	ErrorClass string    `json:"error_class"`
+	Error      string    `json:"error"`
+	Stack      *string   `json:"stack"` // of a panic
+	TraceID    *string   `json:"trace_id"`
+	GroupID    string    `json:"group_id"`
 }
 
 // HandlerState is the state of one handler of an event.
 type HandlerState struct {
 	Handler string `json:"handler"`
-	// Stage is handled; failing (it is retried); parked (it failed for good in this cycle); or, for a handler of a live
-	// worker: to_run; not_run (it did not exist when the event settled); not_target (it is of another context).
+	// Stage is handled; skipped (an operator's replay left it out); failing (it is retried); parked (it failed for good in
+	// this cycle); or, for a handler of a live worker: to_run; not_run (it did not exist when the event settled);
+	// not_target (it is of another context).
 	Stage     string     `json:"stage"`
 	HandledAt *time.Time `json:"handled_at"`
 	// HandledAs is the event with the same key that was handled instead, if it is another one.
@@ -94,6 +115,16 @@ from core.outbox o where o.id = $1 order by o.occurred_at`, id)
 			if err == nil {
 				d.Handlers, err = rows[HandlerState](ctx, tx, handlerStates, id, d.OccurredAt)
 			}
+			if err == nil {
+				d.FailedAttempts, err = rows[FailedAttempt](ctx, tx, `
+select f.handler_name as handler, f.attempt, f.cycle, f.started_at, f.duration_ms, f.worker, f.error_class, f.error,
+  f.stack, f.trace_id, f.group_id
+from core.failed_attempts f where f.event_id = $1 and f.occurred_at = $2 order by f.started_at, f.handler_name`,
+					id, d.OccurredAt)
+			}
+			if err == nil {
+				d.Causes, d.Effects, err = relatives(ctx, tx, id)
+			}
 			for _, s := range d.Handlers {
 				d.Workers = s.Workers
 			}
@@ -123,11 +154,11 @@ live as (
     then w.handlers -> e.event_type else '[]' end) as n(name)
   group by n.name),
 states as (
-  select 1 as rank, k.name as handler, 'handled' as stage, h.handled_at, nullif(h.event_id, e.id) as handled_as,
+  select 1 as rank, k.name as handler, h.outcome as stage, h.handled_at, nullif(h.event_id, e.id) as handled_as,
     null::jsonb as failed, exists (select from core.outbox x
       where x.id = h.event_id and x.id <> e.id and x.payload <> e.payload) as other_payload
   from event e cross join known k cross join lateral
-    (select h.handled_at, h.event_id from core.event_handled h
+    (select h.handled_at, h.event_id, h.outcome from core.event_handled h
      where h.handler_name = k.name and h.idempotency_key = e.idempotency_key and h.event_type = e.event_type offset 0) h
   union all
   select 2, f.key, case when f.value -> 'parked' = 'true' then 'parked' else 'failing' end, null, null, f.value, false

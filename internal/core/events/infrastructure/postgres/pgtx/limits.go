@@ -74,20 +74,26 @@ const (
 
 	// Maintenance.
 
-	DeadGrace         = 2 * time.Second            // without its session, until a worker counts as dead
-	OutageGrace       = MaxBackoff + 5*time.Second // the same, while others may be reconnecting after an outage
-	ProbeInterval     = 5 * time.Second            // how often a worker looks for dead ones
-	MinProbe          = 200 * time.Millisecond     // the same, where leases are very short
-	ReapPause         = time.Second                // between two passes of the reaper
-	ReapRest          = ProbeInterval              // after one that reaped nothing
-	ObserveInterval   = 30 * time.Second           // how often metrics are read; statistics are written every second time
-	PartitionInterval = time.Hour                  // how often partitions that will be needed are made
-	RelayedInterval   = 10 * time.Second           // how often events that a broker has lost are looked for
-	RelayDownPasses   = 3                          // of the same, until a broker that does not work counts as down
-	RelayedAfter      = RelayedInterval            // how long after they were sent
-	LastStats         = time.Second                // bounds writing them at the end of a worker
-	WatermarkInterval = 50 * time.Millisecond      // how often a busy consumer raises its claim watermark
-	WatermarkRest     = 5 * time.Second            // the same, if it has claimed few rows since
+	DeadGrace            = 2 * time.Second            // without its session, until a worker counts as dead
+	OutageGrace          = MaxBackoff + 5*time.Second // the same, while others may be reconnecting after an outage
+	ProbeInterval        = 5 * time.Second            // how often a worker looks for dead ones
+	MinProbe             = 200 * time.Millisecond     // the same, where leases are very short
+	ReapPause            = time.Second                // between two passes of the reaper
+	ReapRest             = ProbeInterval              // after one that reaped nothing
+	ObserveInterval      = 30 * time.Second           // how often metrics are read; statistics half as often
+	PartitionInterval    = time.Hour                  // how often partitions that will be needed are made
+	OperationsInterval   = 30 * time.Second           // how often operations are looked for that have to go on
+	ProbeGrace           = time.Minute                // how long a probe may take besides the handler and its lease
+	BreakersInterval     = 30 * time.Second           // how often open breakers are looked for
+	OpenBreakersInterval = 500 * time.Millisecond     // how often, while one is open
+	OperationsPass       = 8 * time.Second            // how long one pass carries them on
+	PausedOperations     = 10                         // how many of those that wait for events a pass asks for
+	RelayedInterval      = 10 * time.Second           // how often events that a broker has lost are looked for
+	RelayDownPasses      = 3                          // of the same, until a broker that does not work counts as down
+	RelayedAfter         = RelayedInterval            // how long after they were sent
+	LastStats            = time.Second                // bounds writing them at the end of a worker
+	WatermarkInterval    = 50 * time.Millisecond      // how often a busy consumer raises its claim watermark
+	WatermarkRest        = 5 * time.Second            // the same, if it has claimed few rows since
 
 	// Draining.
 

@@ -142,10 +142,12 @@ func (p *Publisher) call(ctx context.Context, envelopes []events.Envelope, from 
 			Payload: slices.Clone(e.Payload), // the caller may change it before it is sent
 			Target:  string(e.Target), WorkspaceID: e.WorkspaceID, IdempotencyKey: e.IdempotencyKey,
 			TraceContext: cmp.Or(e.TraceContext, trace), AvailableAt: availableAt, Generation: int64(p.shared.Generation),
+			CauseID: events.Delivery(ctx).EventID,
 		})
 		return 1, err
 	}
-	rows := coredb.PublishRowsParams{Generation: int64(p.shared.Generation), AvailableAt: availableAt}
+	rows := coredb.PublishRowsParams{Generation: int64(p.shared.Generation), AvailableAt: availableAt,
+		CauseID: events.Delivery(ctx).EventID}
 	n, bytes := 0, 0
 	for ; n < min(len(envelopes)-from, maxEventsPerCall) && bytes < maxBytesPerCall; n++ {
 		e := envelopes[from+n]

@@ -110,6 +110,7 @@ func New(config Config) (*Worker, error) {
 		maintenance: append([]*maintenance.Service{
 			maintenance.NewService(reaper.Run), observer.Service(health),
 			maintenance.Partitions(config.Pool, config.Log, health),
+			maintenance.Operations(config.Pool, config.Log, health),
 		}, config.Maintenance...),
 	}, nil
 }
@@ -204,6 +205,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	w.endNotify, w.endWork = endNotify, func() { endWork(events.ErrStopping) }
 	notifier := w.newNotifier()
 	w.startRelay(work)
+	w.startBreakers(work)
 	for _, service := range w.maintenance {
 		service.Start(ctx)
 	}
@@ -258,6 +260,16 @@ func (w *Worker) startRelay(work context.Context) {
 			}
 		}),
 		maintenance.Relayed(w.config.Pool, w.config.Generation, relayed, w.config.Log, w.health))
+}
+
+// startBreakers adds the duty of breakers.
+func (w *Worker) startBreakers(work context.Context) {
+	tripped := make(chan struct{}, 1)
+	for _, c := range w.consumers {
+		c.Tripped = tripped
+	}
+	w.maintenance = append(w.maintenance, maintenance.Breakers(work, w.config.Pool, w.config.Generation, w.consumers,
+		tripped, w.config.Log, w.health))
 }
 
 func (w *Worker) newNotifier() *notify.Notifier {

@@ -1,0 +1,16 @@
+-- core.begun_handlers(p_ids, p_occurred_ats, p_generation) lists, for each of the events, the handlers of a generation
+-- that had begun with it and have not handled it, as failed attempts tell. Reads core.outbox, core.handlers,
+-- core.failed_attempts, core.event_handled.
+create function core.begun_handlers(p_ids uuid[], p_occurred_ats timestamptz[], p_generation bigint)
+returns table (id uuid, occurred_at timestamptz, handler_name text, on_replay text)
+language sql stable as $$
+  select o.id, o.occurred_at, h.handler_name, h.on_replay
+  from unnest(p_ids, p_occurred_ats) as k(id, occurred_at)
+  cross join lateral (select o.* from core.outbox o where o.id = k.id and o.occurred_at = k.occurred_at offset 0) o
+  join core.handlers h on h.generation = p_generation and h.event_type = o.event_type
+    and core.handles(h.handler_name, o.target)
+  where exists (select from core.failed_attempts f
+      where f.event_id = o.id and f.occurred_at = o.occurred_at and f.handler_name = h.handler_name)
+    and not exists (select from core.event_handled e
+      where e.handler_name = h.handler_name and e.idempotency_key = o.idempotency_key)
+$$;

@@ -1,0 +1,120 @@
+package maintenance
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// Breakers returns the duty that probes the open breakers of a generation's handlers, and makes due what waited for
+// one that closes (docs/decisions/0024). Work is the context of handlers. Tripped wakes it when a consumer has found an
+// open breaker.
+func Breakers(work context.Context, pool *pgxpool.Pool, generation events.Generation,
+	consumers map[string]*dispatch.Consumer, tripped <-chan struct{}, log *slog.Logger, health *notify.Health) *Service {
+	b := &breakers{work, pool, generation, consumers, log}
+	return NewService(func(ctx context.Context) {
+		for ctx.Err() == nil {
+			changed, wait := health.Changed(), pgtx.BreakersInterval
+			if answers(health, wait) {
+				end := health.Step("breakers")
+				open, err := b.read(ctx)
+				end()
+				if err != nil && ctx.Err() == nil {
+					log.WarnContext(ctx, "breakers were not read; it is tried again", pgtx.LogError(err)...)
+				}
+				if b.probe(ctx, open); len(open) > 0 {
+					wait = pgtx.OpenBreakersInterval
+				}
+			}
+			timer := time.NewTimer(pgtx.Jittered(wait))
+			select {
+			case <-timer.C:
+			case <-tripped:
+			case <-changed:
+			case <-ctx.Done():
+			}
+			timer.Stop()
+		}
+	})
+}
+
+type breakers struct {
+	work       context.Context //nolint:containedctx // of handlers, which a stop of the duty does not end
+	pool       *pgxpool.Pool
+	generation events.Generation
+	consumers  map[string]*dispatch.Consumer
+	log        *slog.Logger
+}
+
+// read returns the open breakers, and tells the consumers of them.
+func (b *breakers) read(ctx context.Context) (open []coredb.BreakersRow, err error) {
+	err = pgtx.InTx(ctx, b.pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) error {
+		open, err = coredb.New(tx).Breakers(ctx, int64(b.generation))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for eventType, c := range b.consumers {
+		var names []string
+		for _, row := range open {
+			if row.EventType == eventType {
+				names = append(names, row.HandlerName)
+			}
+		}
+		c.SetOpenBreakers(names)
+	}
+	return open, nil
+}
+
+// probe probes those breakers whose time has come, and closes those that may close.
+func (b *breakers) probe(ctx context.Context, open []coredb.BreakersRow) {
+	var probing sync.WaitGroup
+	defer probing.Wait()
+	for _, row := range open {
+		c, handles := b.consumers[row.EventType]
+		if !handles || !row.Closing && row.NextIn != 0 {
+			continue
+		}
+		probing.Go(func() {
+			closing, err := row.Closing, error(nil)
+			for next := true; next && !closing && err == nil && ctx.Err() == nil; {
+				closing, next, err = c.ProbeBreaker(b.work, row.HandlerName)
+			}
+			if err == nil && closing {
+				err = b.close(ctx, row.HandlerName)
+			}
+			if err != nil && ctx.Err() == nil {
+				b.log.WarnContext(ctx, "a breaker was not probed; it is tried again",
+					append(pgtx.LogError(err), pgtx.LogHandler, row.HandlerName)...)
+			}
+		})
+	}
+}
+
+// close makes due what waits for a breaker.
+func (b *breakers) close(ctx context.Context, handler string) error {
+	total := 0
+	for released := int32(1); released > 0 && ctx.Err() == nil; total += int(released) {
+		err := pgtx.InTx(ctx, b.pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) (err error) {
+			released, err = coredb.New(tx).ReleaseBreaker(ctx, coredb.ReleaseBreakerParams{
+				Generation: int64(b.generation), Handler: handler, RowLimit: events.MaxBatchSize,
+			})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	b.log.InfoContext(ctx, "breaker closed: the events that waited are due", pgtx.LogHandler, handler, pgtx.LogRows, total)
+	return nil
+}
