@@ -159,6 +159,7 @@ declare
   v_now constant timestamptz := clock_timestamp();
   v_window record;
   v_types constant integer := (select count(*) from core.pending_types());
+  v_muted constant text[] := array(select g.group_id from core.error_groups g where g.muted_until > v_now);
   v_most constant integer := greatest(20000 / greatest(2 * v_types, 2), 10);
 begin
   return query
@@ -189,7 +190,9 @@ begin
       union all
       select f.event_type, null, 'failed', count(*), min(f.claimed_at) from (
         select o.event_type, o.claimed_at from core.outbox o
-        where o.status = 'failed' and o.deleted_at is null order by o.claimed_at desc limit 2000) f
+        where o.status = 'failed' and o.deleted_at is null
+          and (v_muted = '{}' or not core.failures_muted(o.handler_failures, v_muted))
+        order by o.claimed_at desc limit 2000) f
       group by f.event_type)
     select 'spectral.backlog', c.event_type, c.generation, c.status, c.count::double precision
     from counted c where c.count > 0
@@ -200,6 +203,7 @@ begin
   v_window := core.retention_window('outbox_row');
   return query
     select s.metric, null, null::bigint, null, s.value::double precision from (values
+      ('spectral.breakers.open', (select count(*) from core.breakers)),
       ('spectral.events.quarantined', (select count(*) from core.quarantined_events)),
       ('spectral.events.expiring', (select count(*) from (select o.* from core.outbox o
         where o.status = 'failed' and o.deleted_at is null and o.claimed_at <= v_window.expired + interval '7 days'

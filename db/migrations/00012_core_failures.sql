@@ -124,6 +124,10 @@ begin
     'error', p_reason, 'group', p_class));
 end
 $$;
+create function core.failures_muted(p_failures jsonb, p_muted text[]) returns boolean language sql immutable as $$
+  select coalesce(bool_and(coalesce(f.value ->> 'group' = any (p_muted), false)), false)
+  from jsonb_each(p_failures) as f
+$$;
 create function core.begun_handlers(p_ids uuid[], p_occurred_ats timestamptz[], p_generation bigint)
 returns table (id uuid, occurred_at timestamptz, handler_name text, on_replay text)
 language sql stable as $$
@@ -178,12 +182,13 @@ end
 $$;
 -- +goose StatementEnd
 grant execute on function core.failed_attempts_add to spectral_worker;
-grant execute on function core.error_group_note, core.error_group_mute to spectral_operator;
+grant execute on function core.error_group_note, core.error_group_mute, core.failures_muted to spectral_operator;
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
 select core.require_empty('core.failed_attempts', 'core.error_groups', 'core.handlers');
-drop function core.error_group_seen, core.failed_attempts_add, core.failed_by_sql, core.begun_handlers,
+drop function core.error_group_seen, core.failed_attempts_add, core.failed_by_sql, core.failures_muted,
+  core.begun_handlers,
   core.error_group_note, core.error_group_mute;
 drop table core.error_groups, core.failed_attempts, core.handlers;

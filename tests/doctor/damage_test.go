@@ -365,6 +365,11 @@ var rounds = []struct {
 			"'failed', claimed_at = now(), last_error = 'IntegrityError: a.b: no' where event_type = 'a.failed'",
 			"1 event failed in the last hour; the most common failure is a.failed, IntegrityError",
 			"workers events stats", false},
+		{"breakers", doctor.Warning, "select core.breaker_open(44, 'platform.mailer', 'a.b', 'E: no mail', 'w')",
+			", opened by w, and 0 events wait for it: E: no mail", "workers handlers list", false},
+		{"operations", doctor.Note, "insert into core.operations (name, created_by, filter, plan, as_of, rate, batch, " +
+			"max_failed, state, state_by, why, total) values ('discard', 'ana', '{}', '', now(), 1, 1, 1, 'paused', 'x', " +
+			"'too many', 7)", "discard of 7 events by ana is paused: too many", "workers operations show", false},
 		// of these three events the last has the payload of the first, which was handled
 		{"failures", doctor.Warning, strings.Repeat(insert("a.reused", 1, "outbox_gen_1")+"; ", 3) + "with numbered as " +
 			"(select id, row_number() over (order by id) as n from core.outbox where event_type = 'a.reused') update " +

@@ -50,6 +50,10 @@ var troubles = map[string]trouble{
 			s.acts("replay", "1")
 		}
 	}},
+	"What a handler needs is down": {prepare: func(s *scene) func() {
+		s.registered(1)
+		return func() { s.want("select count(*) from core.breakers", "0"); s.acts("handler_close", "1") }
+	}},
 	"Thousands failed for one reason": {prepare: func(s *scene) func() {
 		s.failures(40)
 		return func() {

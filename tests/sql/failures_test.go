@@ -16,25 +16,25 @@ func addAttempts(n int, handlers ...string) string {
 		from core.outbox o where o.id = '{%[1]d}'`, n, strings.Join(all, ","))
 }
 
-// Of a handler's failed attempts the latest ten stay. They are deleted with the event, and a group of errors when it was
-// not seen for as long as an event is kept.
+// Of a handler's failed attempts the latest ten stay. They are deleted with the event, and a group of errors when it
+// was not seen for as long as an event is kept.
 func TestFailedAttempts(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 2, map[int]string{
 		1: "event_type = 'worlds.thing.slow', failure_history = '[{\"cycle\": 1}, {\"cycle\": 2}]'"})
-	as := d.session(t, "superuser")
-	exec(t, as, "set role spectral_worker")
 	for range 12 {
 		exec(t, d.admin, filled(addAttempts(1, "platform.a", "worlds.b")))
 	}
 	d.run(t,
-		line{"", "select handler_name, count(*), min(attempt), max(attempt), min(cycle) from core.failed_attempts group by 1",
-			"platform.a 10 3 12 2; worlds.b 10 3 12 2"},
+		line{"", `select handler_name, count(*), min(attempt), max(attempt), min(cycle) from core.failed_attempts
+			group by 1`, "platform.a 10 3 12 2; worlds.b 10 3 12 2"},
 		line{"", `select worker, duration_ms, error_class, error, stack, trace_id, group_id, clock_timestamp() - started_at
-			between interval '1 second' and interval '1 minute' from core.failed_attempts limit 1`, "w 5 E no 7 s t g platform.a t"},
+			between interval '1 second' and interval '1 minute' from core.failed_attempts limit 1`,
+			"w 5 E no 7 s t g platform.a t"},
 		line{"", "select group_id, handler_name, error_class, message, first_generation from core.error_groups order by 1",
 			"g platform.a platform.a E no # 1; g worlds.b worlds.b E no # 1"},
-		line{"", strings.ReplaceAll(addAttempts(9, "a.b"), "from core.outbox o where o.id = '{9}'", "from (select now() as occurred_at) o"), ""},
+		line{"", strings.ReplaceAll(addAttempts(9, "a.b"), "from core.outbox o where o.id = '{9}'",
+			"from (select now() as occurred_at) o"), ""},
 		line{"", "select count(*) from core.failed_attempts where event_id = '{9}'", "0"})
 	exec(t, d.admin, filled(addAttempts(2, "platform.a")))
 	exec(t, d.admin, "update core.error_groups set last_seen = now() - interval '100 days' where group_id = 'g worlds.b'")
@@ -63,8 +63,8 @@ func TestErrorGroupsAreNotedAndMuted(t *testing.T) {
 		line{"operator", "select core.error_group_mute('g a.b', 'infinity')", "SP030 until"})
 }
 
-// A handler that acts outside and had begun is run again by a replay only if its policy or the operator says so. One that
-// had not begun runs.
+// A handler that acts outside and had begun is run again by a replay only if its policy or the operator says so. One
+// that had not begun runs.
 func TestReplayOfHandlersThatActOutside(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 3, nil)
@@ -86,7 +86,8 @@ func TestReplayOfHandlersThatActOutside(t *testing.T) {
 		line{"", "select handler_name, event_id::text, outcome, skipped_by from core.event_handled",
 			"platform.skip {1} skipped anna"})
 	d.alter(t, 1, failedRow)
-	d.run(t, line{"operator", "select core.outbox_replay('{1}', 3, 'bert', p_skip => '{platform.ask,platform.allow}')", "2"},
+	d.run(t,
+		line{"operator", "select core.outbox_replay('{1}', 3, 'bert', p_skip => '{platform.ask,platform.allow}')", "2"},
 		line{"", "select handler_name, outcome, skipped_by from core.event_handled order by 1",
 			"platform.allow skipped bert; platform.ask skipped bert; platform.skip skipped anna"})
 }

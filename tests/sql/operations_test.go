@@ -59,10 +59,12 @@ func TestOperation(t *testing.T) {
 func TestOperationPauses(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ more, settles, then string }{
-		"a canary":                    {"p_canary => 2", "delivered", "paused 2 2 0 0 canary: 2 delivered, 0 failed again"},
-		"a canary that goes on":       {"p_canary => 2, p_goes_on => true", "delivered", "running 4 2 0 0 -"},
-		"a canary that fails":         {"p_canary => 2, p_goes_on => true", "failed", "paused 2 0 2 0 canary: 0 delivered, 2 failed again"},
-		"too many failures":           {"p_batch => 2, p_max_failed => 0.5, p_canary => 2", "failed", "paused 2 0 2 0 2 of 2 events have failed again"},
+		"a canary":              {"p_canary => 2", "delivered", "paused 2 2 0 0 canary: 2 delivered, 0 failed again"},
+		"a canary that goes on": {"p_canary => 2, p_goes_on => true", "delivered", "running 4 2 0 0 -"},
+		"a canary that fails": {"p_canary => 2, p_goes_on => true", "failed",
+			"paused 2 0 2 0 canary: 0 delivered, 2 failed again"},
+		"too many failures": {"p_batch => 2, p_max_failed => 0.5, p_canary => 2", "failed",
+			"paused 2 0 2 0 2 of 2 events have failed again"},
 		"not too many failures":       {"p_batch => 2", "failed", "running 4 0 2 0 -"},
 		"a rate of one in 20 minutes": {"p_rate => 0.001", "delivered", "running 1 1 0 0 -"},
 	} {
@@ -103,11 +105,13 @@ func TestOperationsDoNotDouble(t *testing.T) {
 	d.run(t, line{"worker", fmt.Sprintf("select count(*) from core.operation_step('%s')", first), "0"})
 	must(t, one.Commit(deadline(t)))
 	d.run(t, line{"worker", fmt.Sprintf("select next_in is null from core.operation_step('%s')", second), "t"},
-		line{"", "select name, state, acted, skipped from core.operations order by id", "replay running 4 0; discard done 0 4"},
+		line{"", "select name, state, acted, skipped from core.operations order by id",
+			"replay running 4 0; discard done 0 4"},
 		line{"", "select distinct note from core.operation_rows where outcome = 'skipped'", "pending"})
 }
 
-// Paused or aborted, an operation acts on no further event; what was replayed still counts. What it cannot do pauses it.
+// Paused or aborted, an operation acts on no further event; what was replayed still counts. What it cannot do pauses
+// it.
 func TestOperationIsChanged(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 3, nil)
@@ -115,10 +119,12 @@ func TestOperationIsChanged(t *testing.T) {
 	set := func(state string) string {
 		return fmt.Sprintf("select core.operation_set('%s', '%s', 'bert')", id, state)
 	}
-	d.run(t, line{"worker", step, "t"}, line{"operator", set("paused"), "running"}, line{"operator", set("paused"), "SP034 operation"},
+	d.run(t, line{"worker", step, "t"}, line{"operator", set("paused"), "running"},
+		line{"operator", set("paused"), "SP034 operation"},
 		line{"worker", "select next_in from core.operation_step()", "-"}, line{"", progress, "paused 1 0 0 0 -"})
 	d.settle(t, "delivered", 1)
-	d.run(t, line{"operator", set("aborted"), "paused"}, line{"worker", step, "f"}, line{"", progress, "aborted 1 1 0 0 -"},
+	d.run(t, line{"operator", set("aborted"), "paused"}, line{"worker", step, "f"},
+		line{"", progress, "aborted 1 1 0 0 -"},
 		line{"operator", set("running"), "SP032 operation"}, line{"worker", set("running"), "42501 ~ operation_set"},
 		line{"operator", "select core.operation_set('{9}', 'paused')", "SP031 operation"},
 		line{"operator", "select core.operation_set(null, 'gone')", "SP030 state"},

@@ -65,7 +65,7 @@ func TestMetricsOfTheDatabase(t *testing.T) {
 			"order by 1", "due 1; failed 63360; in_flight 10"},
 		line{"worker", `select metric, value from core.metrics(now()) where event_type is null and metric not in
 			('spectral.outbox.rows', 'spectral.outbox.partitions', 'spectral.snapshot.transactions') order by 1`,
-			"spectral.events.expiring 1; spectral.events.quarantined 0; spectral.events.replayed 0; " +
+			"spectral.breakers.open 0; spectral.events.expiring 1; spectral.events.quarantined 0; spectral.events.replayed 0; " +
 				"spectral.leases.overdue 1; spectral.notification_queue.usage 0; spectral.rows.overdue 1"},
 		// a lock makes them fail, so that they do not keep the connection
 		line{"superuser", "begin; lock table core.operator_actions, core.event_stats", ""},

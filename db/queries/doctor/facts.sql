@@ -406,13 +406,30 @@ where l.locktype = 'advisory' and l.objsubid = 1 and l.granted
   and (a.state like 'idle%' or a.xact_start < statement_timestamp() - make_interval(secs => @grace_seconds::integer))
 group by l.pid, a.usename, a.application_name order by l.pid;
 
+-- name: OpenBreakers :many
+-- Counts what waits up to @count_up_to.
+select b.handler_name, b.generation, b.opened_by, b.cause, b.forced,
+  extract(epoch from statement_timestamp() - b.opened_at)::double precision as seconds,
+  (select count(*) from (select from core.outbox o where o.generation = b.generation and o.waiting_for = b.handler_name
+    and o.status = 'pending' and o.deleted_at is null limit @count_up_to::integer) w)::integer as waiting
+from core.breakers b order by b.opened_at;
+
+-- name: Operations :many
+select o.id, o.name, o.total, o.created_by, o.state, coalesce(o.why, 'by ' || o.state_by)::text as why
+from core.operations o where o.state in ('running', 'paused') order by o.id;
+
 -- name: Failures :one
--- Returns how many dead letters there are, how many of the last hour, and the most common type and error of those.
+-- Returns how many dead letters there are, how many of the last hour, without those in muted groups of errors, and the
+-- most common type and error of those.
+with muted as materialized
+  (select array(select g.group_id from core.error_groups g where g.muted_until > statement_timestamp()) as groups)
 select count(*)::integer as failed,
-  count(*) filter (where o.claimed_at > statement_timestamp() - interval '1 hour')::integer as recent,
+  count(*) filter (where o.recent)::integer as recent,
   coalesce(mode() within group (order by o.event_type || ', ' || split_part(o.last_error, ':', 1))
-    filter (where o.claimed_at > statement_timestamp() - interval '1 hour'), '')::text as most
-from core.outbox o where o.status = 'failed' and o.deleted_at is null;
+    filter (where o.recent), '')::text as most
+from (select k.*, k.claimed_at > statement_timestamp() - interval '1 hour'
+    and (m.groups = '{}' or not core.failures_muted(k.handler_failures, m.groups)) as recent
+  from core.outbox k cross join muted m) o where o.status = 'failed' and o.deleted_at is null;
 
 -- name: Quarantined :many
 -- Returns the types with quarantined events, each with its earliest one.

@@ -260,6 +260,42 @@ func paused(ctx context.Context, e *examination) (string, error) {
 		pauses[0].EventType, pauses[0].Generation, pauses[0].PausedBy), nil
 }
 
+// breakers finds handlers that are not called.
+func breakers(ctx context.Context, e *examination) (string, error) {
+	open, err := e.facts.OpenBreakers(ctx, countUpTo)
+	for _, b := range open {
+		fix := "bring back what it needs; `workers handlers list` says when it is probed next"
+		if b.Forced {
+			fix = fmt.Sprintf("`workers handlers close %s --generation %d`", b.HandlerName, b.Generation)
+		}
+		e.found(Warning, "handler %s of generation %d has not been called for %s, opened by %s, and %s for it: %s",
+			b.HandlerName, b.Generation, span(b.Seconds), b.OpenedBy, waits(int(b.Waiting)), b.Cause).fix("%s", fix)
+	}
+	return app.Counted(len(open), "open breaker"), err
+}
+
+// waits returns how many events wait.
+func waits(n int) string {
+	if n == 1 {
+		return "1 event waits"
+	}
+	return app.Counted(n, "event") + " wait"
+}
+
+// operations finds replays and discards that have paused.
+func operations(ctx context.Context, e *examination) (string, error) {
+	all, err := e.facts.Operations(ctx)
+	paused := 0
+	for _, o := range all {
+		if o.State == "paused" {
+			paused++
+			e.found(Note, "%s of %s by %s is paused: %s", o.Name, app.Counted(int(o.Total), "event"), o.CreatedBy, o.Why).
+				fix("`workers operations show %s`, then resume or abort it", o.ID)
+		}
+	}
+	return fmt.Sprintf("%s, %d paused", app.Counted(len(all), "unfinished operation"), paused), err
+}
+
 // failures counts the dead letters, and finds quarantined events, recent failures, and events without effect.
 func failures(ctx context.Context, e *examination) (string, error) {
 	quarantined, err := e.facts.Quarantined(ctx)

@@ -94,7 +94,8 @@ var checks = []struct {
 	{"tables", tables}, {"indexes", indexes}, {"privileges", ofThisBuild(privileges)}, {"logins", ofThisBuild(logins)},
 	{"clock", clock}, {"notifications", notifications}, {"queue", notificationQueue}, {"connections", connections},
 	{"generations", generations}, {"paused", paused}, {"unhandled", unhandled}, {"channels", channels},
-	{"listeners", listeners}, {"leases", leases}, {"failures", failures}, {"retention", retention},
+	{"listeners", listeners}, {"leases", leases}, {"failures", failures},
+	{"breakers", breakers}, {"operations", operations}, {"retention", retention},
 	{"snapshots", snapshots}, {"transactions", transactions}, {"vacuum", vacuum}, {"scale", scale},
 	{"partitions", partitions}, {"relay", relay},
 }

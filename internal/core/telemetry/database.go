@@ -16,6 +16,7 @@ const (
 	Backlog       = "spectral.backlog"
 	BacklogAge    = "spectral.backlog.age"
 	Quarantined   = "spectral.events.quarantined"
+	OpenBreakers  = "spectral.breakers.open"
 	Expiring      = "spectral.events.expiring"
 	Replayed      = "spectral.events.replayed"
 	LeasesOverdue = "spectral.leases.overdue"
@@ -118,6 +119,7 @@ func (d *database) observe(m metric.Meter) error {
 	}
 	gauge(Backlog, "{event}", "Events by type and status, counted up to a limit.")
 	gauge(BacklogAge, "s", "How long the oldest of these has been due, failed, or in flight since its last renewal.")
+	gauge(OpenBreakers, "{breaker}", "Handlers that are not called, because too many of their events have failed.")
 	gauge(Quarantined, "{event}", "Events that no worker claims because their rows can be neither handled nor written.")
 	gauge(Expiring, "{event}", "Failed events that retention takes within seven days.")
 	gauge(LeasesOverdue, "{event}", "Events in flight whose lease ran out more than a minute ago.")

@@ -268,11 +268,15 @@ func (q *Queries) EventTypes(ctx context.Context, arg EventTypesParams) ([]Event
 }
 
 const failures = `-- name: Failures :one
+with muted as materialized
+  (select array(select g.group_id from core.error_groups g where g.muted_until > statement_timestamp()) as groups)
 select count(*)::integer as failed,
-  count(*) filter (where o.claimed_at > statement_timestamp() - interval '1 hour')::integer as recent,
+  count(*) filter (where o.recent)::integer as recent,
   coalesce(mode() within group (order by o.event_type || ', ' || split_part(o.last_error, ':', 1))
-    filter (where o.claimed_at > statement_timestamp() - interval '1 hour'), '')::text as most
-from core.outbox o where o.status = 'failed' and o.deleted_at is null
+    filter (where o.recent), '')::text as most
+from (select k.id, k.event_type, k.event_version, k.occurred_at, k.source, k.target, k.content_class, k.channel, k.generation, k.workspace_id, k.payload, k.idempotency_key, k.trace_context, k.status, k.attempts, k.last_error, k.handler_failures, k.crashes, k.failure_history, k.first_failed_at, k.created_at, k.available_at, k.claim_token, k.claimed_at, k.claimed_by, k.lease_seconds, k.lease_handler, k.relayed_at, k.delivered_at, k.discarded_at, k.undiscarded_at, k.deleted_at, k.cause_id, k.waiting_for, k.claimed_at > statement_timestamp() - interval '1 hour'
+    and (m.groups = '{}' or not core.failures_muted(k.handler_failures, m.groups)) as recent
+  from core.outbox k cross join muted m) o where o.status = 'failed' and o.deleted_at is null
 `
 
 type FailuresRow struct {
@@ -281,7 +285,8 @@ type FailuresRow struct {
 	Most   string
 }
 
-// Returns how many dead letters there are, how many of the last hour, and the most common type and error of those.
+// Returns how many dead letters there are, how many of the last hour, without those in muted groups of errors, and the
+// most common type and error of those.
 func (q *Queries) Failures(ctx context.Context) (FailuresRow, error) {
 	row := q.db.QueryRow(ctx, failures)
 	var i FailuresRow
@@ -617,6 +622,94 @@ func (q *Queries) Now(ctx context.Context) (time.Time, error) {
 	var now time.Time
 	err := row.Scan(&now)
 	return now, err
+}
+
+const openBreakers = `-- name: OpenBreakers :many
+select b.handler_name, b.generation, b.opened_by, b.cause, b.forced,
+  extract(epoch from statement_timestamp() - b.opened_at)::double precision as seconds,
+  (select count(*) from (select from core.outbox o where o.generation = b.generation and o.waiting_for = b.handler_name
+    and o.status = 'pending' and o.deleted_at is null limit $1::integer) w)::integer as waiting
+from core.breakers b order by b.opened_at
+`
+
+type OpenBreakersRow struct {
+	HandlerName string
+	Generation  int64
+	OpenedBy    string
+	Cause       string
+	Forced      bool
+	Seconds     float64
+	Waiting     int32
+}
+
+// Counts what waits up to @count_up_to.
+func (q *Queries) OpenBreakers(ctx context.Context, countUpTo int32) ([]OpenBreakersRow, error) {
+	rows, err := q.db.Query(ctx, openBreakers, countUpTo)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OpenBreakersRow
+	for rows.Next() {
+		var i OpenBreakersRow
+		if err := rows.Scan(
+			&i.HandlerName,
+			&i.Generation,
+			&i.OpenedBy,
+			&i.Cause,
+			&i.Forced,
+			&i.Seconds,
+			&i.Waiting,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const operations = `-- name: Operations :many
+select o.id, o.name, o.total, o.created_by, o.state, coalesce(o.why, 'by ' || o.state_by)::text as why
+from core.operations o where o.state in ('running', 'paused') order by o.id
+`
+
+type OperationsRow struct {
+	ID        uuid.UUID
+	Name      string
+	Total     int32
+	CreatedBy string
+	State     string
+	Why       string
+}
+
+func (q *Queries) Operations(ctx context.Context) ([]OperationsRow, error) {
+	rows, err := q.db.Query(ctx, operations)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OperationsRow
+	for rows.Next() {
+		var i OperationsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Total,
+			&i.CreatedBy,
+			&i.State,
+			&i.Why,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const outboxWaits = `-- name: OutboxWaits :many
