@@ -44,7 +44,6 @@ func (b *bundle) waiting() int {
 // A handler whose dependency is down is hardly called. Its co-handler runs once for each event. Nothing fails, and no
 // attempt is counted but those that opened the breaker. When the dependency is back, everything is delivered.
 func aBreakerLetsEventsWait(b *bundle) {
-	b.ofRowLocks()
 	var mail dependency
 	mail.down.Store(true)
 	r := handler("platform.mailer", func(context.Context, events.Tx, events.Envelope) error { return mail.call() })
@@ -93,7 +92,6 @@ func aBreakerOfLeasedWork(b *bundle) {
 
 // An event that always fails neither opens the breaker nor, among others, keeps it open.
 func onePoisonEventOpensNoBreaker(b *bundle) {
-	b.ofRowLocks()
 	var mail dependency
 	l := b.startWorker(noPoll, subscription(handler("platform.mailer",
 		func(_ context.Context, _ events.Tx, e events.Envelope) error {
@@ -120,7 +118,6 @@ func onePoisonEventOpensNoBreaker(b *bundle) {
 
 // An operator's breaker stays open until an operator closes it.
 func aForcedBreakerIsNotProbed(b *bundle) {
-	b.ofRowLocks()
 	var mail dependency
 	client := b.operator()
 	l := b.startWorker(noPoll, subscription(handler("platform.mailer",

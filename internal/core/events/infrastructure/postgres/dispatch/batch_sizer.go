@@ -20,9 +20,10 @@ const maxPass = 50
 
 // batchSizer decides how many rows a claim takes and how many runners a consumer has. Guarded by the dispatcher's lock.
 type batchSizer struct {
-	base, size           int // rows of a claim, at first and now
-	concurrency, allowed int // runners, at most and now
-	singles              int // claims of one row still to come, by whichever runner
+	base, size           int  // rows of a claim, at first and now
+	concurrency, allowed int  // runners, at most and now
+	singles              int  // claims of one row still to come, by whichever runner
+	rerun                bool // they are the rows of a batch that was undone
 	checkDeferred        bool
 	here                 bool      // see claim
 	keptBy               time.Time // the same
@@ -73,9 +74,10 @@ func (b *batchSizer) shrink(deadlock bool) {
 // full batch that went well means a backlog: the next one is twice as large, within limits of time and memory.
 func (b *batchSizer) adjust(r claimResult, limit int, took time.Duration) {
 	b.singles, b.pass = max(b.singles, r.left), 0
-	if r.open { // what made the batch fail is not called
+	if r.open && !r.undone && b.rerun { // what made the batch fail is not called any more
 		b.singles = 0
 	}
+	b.rerun = r.undone || b.rerun && b.singles > 0
 	b.here, b.keptBy = r.here, r.keptBy
 	b.checkDeferred = b.checkDeferred || r.checkDeferred
 	switch {

@@ -167,3 +167,20 @@ func TestOneRunnerOutlastsAnInterruption(t *testing.T) {
 		}
 	}
 }
+
+// Rows that failed before run one by one, also while a breaker is open. The rows of an undone batch then need not.
+func TestAnOpenBreakerEndsAReRunOnly(t *testing.T) {
+	t.Parallel()
+	sizer := newTestSizer(10)
+	sizer.adjust(claimResult{rows: 10, left: 10, open: true}, 10, time.Millisecond)
+	sizer.adjust(claimResult{rows: 1, open: true}, sizer.next().limit, time.Millisecond)
+	if limit := sizer.next().limit; limit != 1 {
+		t.Errorf("rows that failed before come in claims of %d", limit)
+	}
+	sizer = newTestSizer(10)
+	sizer.adjust(claimResult{rows: 10, left: 10, undone: true}, 10, time.Millisecond)
+	sizer.adjust(claimResult{rows: 1, open: true}, sizer.next().limit, time.Millisecond)
+	if limit := sizer.next().limit; limit == 1 {
+		t.Error("an undone batch is run again one by one to its end")
+	}
+}
