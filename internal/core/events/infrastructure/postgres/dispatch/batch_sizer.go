@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"spectral/internal/core/events"
@@ -20,6 +21,8 @@ const maxPass = 50
 
 // batchSizer decides how many rows a claim takes and how many runners a consumer has. Guarded by the dispatcher's lock.
 type batchSizer struct {
+	first                int  // the base while no handler that acts outside is called
+	outside              bool // there are handlers that act outside
 	base, size           int  // rows of a claim, at first and now
 	concurrency, allowed int  // runners, at most and now
 	singles              int  // claims of one row still to come, by whichever runner
@@ -33,13 +36,17 @@ type batchSizer struct {
 // newBatchSizer starts with the batch size of the subscription. A batch of one never grows, and a handler that acts
 // outside the transaction is never batched: a rolled back batch would repeat what it did.
 func newBatchSizer(s events.Subscription) batchSizer {
-	base := s.BatchSize
-	for _, r := range s.Handlers() {
-		if r.ActsOutside != "" {
-			base = 1
-		}
+	base, outside := s.BatchSize, actOutside(s.Handlers())
+	if outside {
+		base = 1
 	}
-	return batchSizer{base: base, size: base, concurrency: s.Concurrency, allowed: s.Concurrency}
+	return batchSizer{base: base, size: base, first: s.BatchSize, outside: outside, concurrency: s.Concurrency,
+		allowed: s.Concurrency}
+}
+
+// actOutside reports whether one of the handlers acts outside its transaction.
+func actOutside(handlers []events.Registration) bool {
+	return slices.ContainsFunc(handlers, func(r events.Registration) bool { return r.ActsOutside != "" })
 }
 
 // next returns how to claim.
@@ -80,6 +87,13 @@ func (b *batchSizer) adjust(r claimResult, limit int, took time.Duration) {
 	b.rerun = r.undone || b.rerun && b.singles > 0
 	b.here, b.keptBy = r.here, r.keptBy
 	b.checkDeferred = b.checkDeferred || r.checkDeferred
+	if quiet := r.open && !r.outside; b.outside && quiet != (b.base > 1) && b.first > 1 {
+		b.base = 1 // while they wait for their breakers, the others can be batched
+		if quiet {
+			b.base = b.first
+		}
+		b.size = b.base
+	}
 	switch {
 	case r.undone:
 		b.shrink(r.deadlock)

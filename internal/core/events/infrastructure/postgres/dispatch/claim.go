@@ -43,6 +43,7 @@ type claimResult struct {
 	deadlock      bool      // because of a deadlock
 	lost          bool      // the connection was lost: its backend may hold the rows a little longer
 	open          bool      // a breaker is open: the rows of a batch need not run one by one
+	outside       bool      // handlers that act outside were called, or would have been
 	settled       []Settlement
 }
 
@@ -70,7 +71,7 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 		result.payload += len(rows[i].Envelope.Payload)
 	}
 	open, called := c.opens(rows[0].Breakers, how.probe)
-	result.open = len(open) > 0
+	result.open, result.outside = len(open) > 0, actOutside(called)
 	if !how.crashed && !how.here && how.keptBy.IsZero() && !result.open && how.probe == "" {
 		sent, kept, err := t.relay(ctx, rows)
 		if err != nil && ctx.Err() == nil {
@@ -107,7 +108,7 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 				return result, nil
 			}
 		}
-	case clean > 1:
+	case clean > 1 && !result.outside:
 		result.left = len(rows) - clean
 		err = runBatch(ctx, t, rows[:clean], called, open, &result)
 	default: // one of them may be slow, and the others would wait for it
