@@ -11,6 +11,8 @@
 //	events_change.go  what they do: events replay, discard, undiscard, retry-now, pause, resume
 //	handlers.go       breakers of handlers: handlers list, trip, close
 //	run.go            what starts workers: run, demo
+//	generation_compare.go
+//	                  how a generation did beside another: generation compare
 //	generation.go, retention.go, migrate.go, outbox.go, relay.go, doctor.go
 //	                  the commands of those names; relay.go has --relay too
 package cli

@@ -19,12 +19,12 @@ import (
 
 func generationCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
-		Use: "generation", Short: "Show deployment generations; drain, adopt, retire",
+		Use: "generation", Short: "Show deployment generations; compare, drain, adopt, retire",
 		Long: `The workers of a generation handle only its own events. A generation is live, then draining, closing while
 it is being retired, and retired; it is unknown if events name it but no worker registered it. Publishing that names no
 generation goes to the highest live one. docs/deployment.md has the cutover and the rollback.`,
 	}, generationStatusCommand(p), generationRegisterCommand(p), generationDrainCommand(p), generationAdoptCommand(p),
-		generationRetireCommand(p))
+		generationRetireCommand(p), generationCompareCommand(p))
 }
 
 // longest is the longest wait that a flag takes.

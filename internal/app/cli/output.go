@@ -110,7 +110,7 @@ const gap = 2 // columns between two cells
 
 // leastUseful are the titles of columns that are cut if a table is too wide, in this order.
 var leastUseful = []string{"LOGIN", "DISPOSAL", "CONTENT CLASS", "GRACE DAYS", "NEXT SCHEDULED", "LAST SCHEDULED",
-	"OLDEST DUE", "PAUSED", "WORKSPACE", "TARGET", "SOURCE", "LATEST", "OLDEST", "REPLAYS", "CHANNEL", "GENERATION",
+	"OLDEST DUE", "PAUSED", "WORKSPACE", "TARGET", "SOURCE", "LATEST", "OLDEST", "P50", "REPLAYS", "CHANNEL", "GENERATION",
 	"NOT COUNTED", "FAILURES", "DETAILS", "EVENTS", "STATUS", "TRIES", "IN FLIGHT, STAYS", "BY", "NOTE", "ERROR", "TYPE",
 	"HANDLER"}
 
@@ -196,7 +196,7 @@ func (p Process) next(format string, args ...any) { p.notef("next: "+format, arg
 var stateColours = map[string]text.Color{
 	"failed": text.FgRed, "parked": text.FgRed, "retired": text.FgRed, "critical": text.FgRed,
 	"in_flight": text.FgYellow, "failing": text.FgYellow, "draining": text.FgYellow, "warning": text.FgYellow,
-	"unknown": text.FgYellow, "fine": text.FgGreen, "note": text.FgGreen, "delivered": text.FgGreen,
+	"worse": text.FgRed, "unknown": text.FgYellow, "fine": text.FgGreen, "note": text.FgGreen, "delivered": text.FgGreen,
 	"handled": text.FgGreen, "live": text.FgGreen,
 }
 

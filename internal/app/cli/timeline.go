@@ -78,14 +78,16 @@ func printTimeline(p Process, t operator.Timeline) {
 
 // took says percentiles of durations in words.
 func took(of operator.Percentiles) string {
-	text := func(seconds *float64) string {
-		switch {
-		case of.Count == 0:
-			return "-"
-		case seconds == nil:
-			return "above " + age(operator.LongestMeasured())
-		}
-		return time.Duration(*seconds * float64(time.Second)).String()
+	return fmt.Sprintf("p50 %s, p99 %s", percentile(of, of.P50), percentile(of, of.P99))
+}
+
+// percentile is one of the percentiles as text.
+func percentile(of operator.Percentiles, seconds *float64) string {
+	switch {
+	case of.Count == 0:
+		return "-"
+	case seconds == nil:
+		return "above " + age(operator.LongestMeasured())
 	}
-	return fmt.Sprintf("p50 %s, p99 %s", text(of.P50), text(of.P99))
+	return time.Duration(*seconds * float64(time.Second)).String()
 }

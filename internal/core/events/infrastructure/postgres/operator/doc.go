@@ -10,6 +10,7 @@
 //	groups.go       failures that look the same
 //	stats.go        counts of events by status, type and more
 //	timeline.go     what workers counted in the last hours and days
+//	compare.go      how one generation did beside another
 //	bulk.go         replay, discard, undiscard and retry-now of a selection, in batches
 //	preview.go      what a replay would do
 //	plan.go         the name of a plan, which binds a run to it

@@ -47,6 +47,7 @@ type TimelineLine struct {
 type Percentiles struct {
 	Count int64    `json:"count"`
 	P50   *float64 `json:"p50_seconds"`
+	P95   *float64 `json:"p95_seconds"`
 	P99   *float64 `json:"p99_seconds"`
 }
 
@@ -169,5 +170,5 @@ func percentiles(counts []int64) Percentiles {
 		}
 		return nil
 	}
-	return Percentiles{Count: total, P50: of(0.5), P99: of(0.99)}
+	return Percentiles{Count: total, P50: of(0.5), P95: of(0.95), P99: of(0.99)}
 }
