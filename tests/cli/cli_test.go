@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,6 +59,7 @@ func TestTranscripts(t *testing.T) {
 			"database": database,
 			"login":    login,
 			"sql":      sql,
+			"capture":  capture,
 			"await":    await,
 			"oldpg":    oldPostgres,
 			"home":     home,
@@ -170,7 +172,16 @@ func ask(ctx context.Context, conn *pgx.Conn, statement string) (string, error) 
 	return text.String(), nil
 }
 
-// sql URL statement prints what a statement answers, and sets ANSWER to it; with ! it must fail, and prints its error.
+// capture NAME PATTERN sets a variable to what the group of the pattern matches in the last output.
+func capture(ts *testscript.TestScript, _ bool, args []string) {
+	found := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(found) != 2 {
+		ts.Fatalf("no match for %s", args[1])
+	}
+	ts.Setenv(args[0], found[1])
+}
+
+// sql URL statement prints what a statement answers; with ! it must fail, and prints its error.
 func sql(ts *testscript.TestScript, fails bool, args []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
@@ -181,7 +192,6 @@ func sql(ts *testscript.TestScript, fails bool, args []string) {
 	if err != nil {
 		out = err.Error() + "\n"
 	}
-	ts.Setenv("ANSWER", strings.TrimSpace(out))
 	_, err = ts.Stdout().Write([]byte(out))
 	ts.Check(err)
 }
