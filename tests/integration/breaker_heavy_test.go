@@ -10,8 +10,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// A service that is down for a while, with thousands of events for it: none fails, it is hardly called, each event is written
-// once to wait, and all are handled soon after it returns.
+// A service that is down for a while, with thousands of events for it: none fails, it is hardly called, and all are
+// handled soon after it returns.
 func TestAServiceIsDownUnderLoad(t *testing.T) {
 	b := setup(t)
 	const n = 10_000 // 50,000 take 64 s after it returned
@@ -49,7 +49,8 @@ func TestAServiceIsDownUnderLoad(t *testing.T) {
 			b.Fatal("they are not delivered")
 		}
 	}
-	t.Logf("%d calls while it was down; all delivered %s after it returned", calls, time.Since(returned).Round(time.Second))
+	t.Logf("%d calls while it was down; all delivered %s after it returned", calls,
+		time.Since(returned).Round(time.Second))
 	if failed := one[int](b, "select count(*)::int from core.failed_attempts where cycle > 0"); failed != 0 {
 		b.Errorf("%d attempts of another cycle", failed)
 	}
