@@ -597,12 +597,43 @@ begin
          and o.deleted_at is null order by o.available_at limit 1000) o) c;
 end
 $$;
+create function core.outbox_locked_by(p_id uuid, p_occurred_at timestamptz) returns integer[]
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
+declare
+  v_free boolean := true;
+  v_xmax xid;
+  v_pids integer[];
+begin
+  begin
+    perform from core.outbox o where o.id = p_id and o.occurred_at = p_occurred_at for update skip locked;
+    v_free := found;
+    raise exception using errcode = 'SPA00', message = 'gives the lock back';
+  exception when sqlstate 'SPA00' then
+    null;
+  end;
+  select o.xmax into v_xmax from core.outbox o where o.id = p_id and o.occurred_at = p_occurred_at;
+  if v_free or not found then
+    return null;
+  end if;
+  v_pids := array(select distinct l.pid from pg_locks l
+    where l.locktype = 'transactionid' and l.granted and l.transactionid = v_xmax and l.pid is not null order by 1);
+  if v_pids = '{}' then -- several sessions share the row
+    v_pids := array(select distinct l.pid from pg_get_multixact_members(v_xmax) m
+      join pg_locks l on l.locktype = 'transactionid' and l.granted and l.transactionid = m.xid
+      where l.pid is not null order by 1);
+  end if;
+  return v_pids;
+exception when invalid_parameter_value or internal_error then -- it was no number of such a group
+  return '{}';
+end
+$$;
 -- +goose StatementEnd
 grant execute on function core.pending_types, core.relayed_types, core.tried,
   core.outbox_replay, core.outbox_replay_many,
   core.outbox_replay_preview, core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many,
   core.outbox_undiscard, core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many,
-  core.event_type_pause, core.event_type_resume to spectral_operator;
+  core.event_type_pause, core.event_type_resume, core.outbox_locked_by to spectral_operator;
 reset role;
 
 -- +goose Down
@@ -613,5 +644,5 @@ drop function core.pending_types, core.relayed_types, core.operator_action,
   core.operated_event, core.operated_ids, core.operated_rows, core.outbox_replay, core.outbox_replay_many,
   core.outbox_replay_preview, core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many,
   core.outbox_undiscard, core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many,
-  core.event_type_pause, core.event_type_resume;
+  core.event_type_pause, core.event_type_resume, core.outbox_locked_by;
 drop table core.operator_actions;

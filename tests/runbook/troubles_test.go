@@ -110,6 +110,16 @@ var troubles = map[string]trouble{
 		s.values["you"] = "the culprit"
 		return func() { s.shown("the culprit"); s.shown("a whim") }
 	}},
+	"An event has not run": {one: true, prepare: func(s *scene) func() {
+		s.pending(1, 1)
+		s.exec("select core.event_type_pause('" + card + "', 1, 'ben')")
+		s.values["event-id"] = s.value("select id from core.outbox")
+		return func() {
+			s.shown("no live worker of generation 1")
+			s.shown("is paused in generation 1 since")
+			s.shown("due events: 1, ")
+		}
+	}},
 	"Events arrive late, or not at all": {prepare: func(s *scene) func() {
 		s.pending(7, 1)
 		s.exec("update core.outbox set available_at = now() - interval '10 minutes'")

@@ -5,6 +5,7 @@
 //	flags.go          flags, arguments, their parsers and completions
 //	output.go         tables that fit the terminal, JSON, texts that are safe for a terminal
 //	events.go         what operators read: events list, show and stats, actions list
+//	events_explain.go why an event has not run: events explain
 //	timeline.go       what workers counted: events stats --since
 //	events_groups.go  failures that look the same: events groups, note, mute, unmute
 //	operations.go     replays and discards of many events: operations list, show, pause, resume, abort

@@ -23,7 +23,7 @@ func eventsCommand(p Process) *cobra.Command {
 		Use: "events", Short: "List events; replay, discard and pause them",
 		Long: `List the events of core.outbox, replay or discard failed ones, and pause event types. Each change is written to
 core.operator_actions. docs/runbook.md has the situations, symptom first.`,
-	}, eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p), eventsGroupsCommand(p),
+	}, eventsListCommand(p), eventsShowCommand(p), eventsExplainCommand(p), eventsStatsCommand(p), eventsGroupsCommand(p),
 		eventsReplayCommand(p), eventsDiscardCommand(p), eventsUndiscardCommand(p), eventsRetryNowCommand(p),
 		eventsPauseCommand(p), eventsResumeCommand(p))
 }
@@ -256,20 +256,15 @@ func publishingDefault(ctx context.Context, c *operator.Client) (events.Generati
 // nextOf prints what operators usually do next with an event.
 func nextOf(p Process, d operator.Detail, live events.Generation) {
 	switch {
-	case d.Paused != nil:
-		p.next("workers events resume %s --generation %d", d.EventType, d.Generation)
 	case d.Status == operator.Failed && live == 0:
 		p.next("workers generation status") // a replay needs a live generation
 	case d.Status == operator.Failed:
 		p.next("workers events replay %s --to %d --dry-run", d.ID, live)
 	case d.Status == operator.Discarded:
 		p.next("workers events undiscard %s", d.ID)
-	case d.Status == operator.Scheduled, d.Status == operator.Quarantined:
-		p.next("workers events retry-now %s", d.ID)
-	case d.Status == operator.Due:
-		p.next("workers doctor unhandled listeners transactions")
-	case d.Status == operator.InFlight:
-		p.next("workers doctor leases transactions")
+	case d.Status == operator.Due, d.Status == operator.Scheduled, d.Status == operator.InFlight,
+		d.Status == operator.Quarantined:
+		p.next("workers events explain %s", d.ID)
 	case d.Status == operator.Relayed:
 		p.next("workers doctor relay")
 	default:

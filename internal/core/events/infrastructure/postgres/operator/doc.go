@@ -7,6 +7,7 @@
 //	list.go         pages of events
 //	show.go         all that is known of one event
 //	causes.go       what caused an event, and what it caused
+//	explain.go      why an event has not run
 //	groups.go       failures that look the same
 //	stats.go        counts of events by status, type and more
 //	timeline.go     what workers counted in the last hours and days
