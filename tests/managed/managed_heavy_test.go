@@ -272,7 +272,8 @@ func (c *cluster) operate() {
 	wantOutput("outbox_row", "retention", "status")
 	actions := c.query(operator, `select string_agg(distinct action, ' ' order by action)
 		from core.operator_actions where acted_by = 'ana' and login = 'app_operator'`)
-	if actions != "adopt discard generation_close generation_drain generation_register generation_retire operation_create pause replay "+
+	if actions != "adopt discard generation_close generation_drain generation_register generation_retire "+
+		"operation_create pause replay "+
 		"resume sweep undiscard" {
 		c.Errorf("the recorded operator actions are %s", actions)
 	}
