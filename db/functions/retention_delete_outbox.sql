@@ -1,7 +1,8 @@
 -- core.retention_delete_outbox(p_after, p_limit) deletes settled events whose tombstone is past the grace, by its time,
 -- with their failed attempts. Also what core.quarantined_events says of rows that are settled or gone, and groups of
--- errors that were not seen for so long. A step of core.retention_sweep. Writes core.outbox, core.failed_attempts,
--- core.quarantined_events, core.error_groups.
+-- errors that were not seen for so long, and, a part at each call, operations that ended so long ago. A step of
+-- core.retention_sweep. Writes core.outbox, core.failed_attempts, core.quarantined_events, core.error_groups,
+-- core.operations, core.operation_rows.
 create function core.retention_delete_outbox(p_after text[], p_limit integer) returns table (rows bigint, next text[])
 language plpgsql volatile as $$
 declare
@@ -9,7 +10,16 @@ declare
   v_rows tid[];
   v_ids uuid[];
   v_ats timestamptz[];
+  v_operation uuid;
 begin
+  select o.id into v_operation from core.operations o
+  where o.state in ('done', 'aborted') and o.state_at <= (core.retention_window('outbox_row')).gone
+  order by o.state_at limit 1;
+  if found then
+    delete from core.operation_rows r where r.operation_id = v_operation and r.n in (select k.n from core.operation_rows k
+      where k.operation_id = v_operation order by k.n limit 10 * p_limit);
+    if not found then delete from core.operations o where o.id = v_operation; end if;
+  end if;
   delete from core.error_groups g
   where g.last_seen < (core.retention_window('outbox_row')).expired - (clock_timestamp() - v_over);
   delete from core.quarantined_events q where not exists (select from core.outbox o

@@ -116,7 +116,16 @@ declare
   v_rows tid[];
   v_ids uuid[];
   v_ats timestamptz[];
+  v_operation uuid;
 begin
+  select o.id into v_operation from core.operations o
+  where o.state in ('done', 'aborted') and o.state_at <= (core.retention_window('outbox_row')).gone
+  order by o.state_at limit 1;
+  if found then
+    delete from core.operation_rows r where r.operation_id = v_operation and r.n in (select k.n from core.operation_rows k
+      where k.operation_id = v_operation order by k.n limit 10 * p_limit);
+    if not found then delete from core.operations o where o.id = v_operation; end if;
+  end if;
   delete from core.error_groups g
   where g.last_seen < (core.retention_window('outbox_row')).expired - (clock_timestamp() - v_over);
   delete from core.quarantined_events q where not exists (select from core.outbox o

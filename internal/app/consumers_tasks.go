@@ -54,6 +54,8 @@ func AgentTaskConsumer(deps Deps, executors platformapp.Executors) events.Subscr
 	s := deps.consumer(platform.AgentTaskDispatchedContract(), events.Registration{
 		Name: platformevents.AgentTaskRunnerName, Reads: platformevents.AgentTaskDispatchedEvent{},
 		Executor: platformevents.AgentTaskRunner(run, agentTasks), Timeout: taskTimeout,
+		// what a step has done is recorded, so it is not done again
+		ActsOutside: "runs an agent", OnReplay: events.ReplayAllow,
 		Retry: &events.RetryPolicy{MaxRetries: taskRetries, Base: 2 * time.Second, Multiplier: 2, Cap: 5 * time.Minute},
 	})
 	s.Mode, s.Lease, s.Concurrency = events.Leased, taskLease, taskConcurrency

@@ -104,7 +104,14 @@ func aReplaySkipsWhatHadBegun(b *bundle) {
 			return nil
 		}
 	}
-	mailer := handler("platform.mailer", fails(&mails))
+	mailer := handler("platform.mailer", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		// a replay must know of it, should this process die now
+		if begun := one[[]string](b, "select handlers from core.claim_journal where cardinality(ids) > 0"); !slices.Equal(
+			begun, []string{"platform.mailer"}) {
+			b.Errorf("the journal says that %v have begun", begun)
+		}
+		return fails(&mails)(ctx, tx, e)
+	})
 	mailer.ActsOutside, mailer.OnReplay = "sends mail", events.ReplaySkip
 	l := b.startWorker(noPoll, subscription(mailer, handler("worlds.two", fails(&effects))))
 	e := event(1)

@@ -93,6 +93,18 @@ func TestOperationPauses(t *testing.T) {
 	d.run(t, line{"worker", step, "f"}, line{"", progress, "done 4 2 2 0 -"})
 }
 
+// Operations are deleted when their events are gone, a part at a time.
+func TestOperationsAreDeleted(t *testing.T) {
+	t.Parallel()
+	d := setupOperator(t, 3, nil)
+	d.create(t, "discard", 3, "")
+	sweep := line{"", "select rows from core.retention_delete_outbox(null, 100)", "0"}
+	d.run(t, line{"worker", step, "f"}, sweep, line{"", "select count(*) from core.operation_rows", "3"})
+	exec(t, d.admin, "update core.operations set state_at = now() - interval '53 days'")
+	d.run(t, sweep, line{"", "select count(*) from core.operation_rows", "0"}, sweep,
+		line{"", "select count(*) from core.operations", "0"})
+}
+
 // Two operators on one selection, and two runners of one operation, do not double anything.
 func TestOperationsDoNotDouble(t *testing.T) {
 	t.Parallel()

@@ -242,6 +242,13 @@ func TestSubscriptionsOfEachMode(t *testing.T) {
 		"a key, and no struct":        {locked, reading("card_id", nil), ""},
 		"a key that is not read":      {locked, reading("CardID", keyed{}), "field of Reads: card_id, Note"},
 		"a key that is never decoded": {locked, reading("-", keyed{}), `EffectKey is "-"`},
+		"effects outside without a policy": {locked, func(s *events.Subscription) { s.Primary.ActsOutside = "sends mail" },
+			`ActsOutside is "sends mail", so OnReplay must say`},
+		"an unknown policy": {locked, func(s *events.Subscription) { s.Primary.OnReplay = "maybe" },
+			`OnReplay is "maybe", must be allow, skip or ask`},
+		"a long effect": {locked, func(s *events.Subscription) {
+			s.Primary.ActsOutside, s.Primary.OnReplay = strings.Repeat("x", 81), events.ReplayAllow
+		}, "ActsOutside has 81 bytes, at most 80"},
 	} {
 		c.edit(&c.s)
 		err := c.s.WithDefaults().Validate()
