@@ -13,8 +13,10 @@ begin
     with pending as materialized (
       select o.event_type, count(*) filter (where o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
-             min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
-             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
+             min(o.available_at) filter (where o.available_at > statement_timestamp()
+               and o.waiting_for is null) as next,
+             max(o.available_at) filter (where o.available_at > statement_timestamp()
+               and o.waiting_for is null) as last from core.outbox o
       where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null group by o.event_type),
     flying as materialized (
       select h.event_type, count(*) as n from (

@@ -9,7 +9,8 @@ language sql volatile set enable_seqscan = off set enable_bitmapscan = off set e
               where q.generation = p_generation having count(*) > 0)) end
   from (select count(*) filter (where o.available_at <= statement_timestamp()) as due,
                count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
-               max(o.available_at) filter (where o.available_at > statement_timestamp()) as last
+               max(o.available_at) filter (where o.available_at > statement_timestamp()
+                 and o.waiting_for is null) as last
         from core.outbox o where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null) as w,
        (select count(*) as in_flight from
           (select from core.outbox o

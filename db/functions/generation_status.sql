@@ -17,8 +17,10 @@ begin
       select o.generation, count(*) filter (where o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at <= statement_timestamp()) as oldest,
-             min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
-             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
+             min(o.available_at) filter (where o.available_at > statement_timestamp()
+               and o.waiting_for is null) as next,
+             max(o.available_at) filter (where o.available_at > statement_timestamp()
+               and o.waiting_for is null) as last from core.outbox o
       where o.status = 'pending' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
       group by o.generation),
     flying as materialized (

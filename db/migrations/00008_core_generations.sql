@@ -102,7 +102,8 @@ language sql volatile set enable_seqscan = off set enable_bitmapscan = off set e
               where q.generation = p_generation having count(*) > 0)) end
   from (select count(*) filter (where o.available_at <= statement_timestamp()) as due,
                count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
-               max(o.available_at) filter (where o.available_at > statement_timestamp()) as last
+               max(o.available_at) filter (where o.available_at > statement_timestamp()
+                 and o.waiting_for is null) as last
         from core.outbox o where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null) as w,
        (select count(*) as in_flight from
           (select from core.outbox o
@@ -218,8 +219,10 @@ begin
       select o.generation, count(*) filter (where o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at <= statement_timestamp()) as oldest,
-             min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
-             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
+             min(o.available_at) filter (where o.available_at > statement_timestamp()
+               and o.waiting_for is null) as next,
+             max(o.available_at) filter (where o.available_at > statement_timestamp()
+               and o.waiting_for is null) as last from core.outbox o
       where o.status = 'pending' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
       group by o.generation),
     flying as materialized (
@@ -259,8 +262,10 @@ begin
     with pending as materialized (
       select o.event_type, count(*) filter (where o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
-             min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
-             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
+             min(o.available_at) filter (where o.available_at > statement_timestamp()
+               and o.waiting_for is null) as next,
+             max(o.available_at) filter (where o.available_at > statement_timestamp()
+               and o.waiting_for is null) as last from core.outbox o
       where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null group by o.event_type),
     flying as materialized (
       select h.event_type, count(*) as n from (

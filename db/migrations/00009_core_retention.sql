@@ -122,8 +122,9 @@ begin
   where o.state in ('done', 'aborted') and o.state_at <= (core.retention_window('outbox_row')).gone
   order by o.state_at limit 1;
   if found then
-    delete from core.operation_rows r where r.operation_id = v_operation and r.n in (select k.n from core.operation_rows k
-      where k.operation_id = v_operation order by k.n limit 10 * p_limit);
+    delete from core.operation_rows r where r.operation_id = v_operation
+      and r.n in (select k.n from core.operation_rows k where k.operation_id = v_operation
+        order by k.n limit 10 * p_limit);
     if not found then delete from core.operations o where o.id = v_operation; end if;
   end if;
   delete from core.error_groups g

@@ -95,6 +95,9 @@ func workspace(e operator.Event) string {
 
 // moment returns the time that matters most for an event in its status.
 func moment(e operator.Event, now time.Time) string {
+	if e.WaitingFor != nil {
+		return "waits for " + *e.WaitingFor
+	}
 	switch e.Status {
 	case operator.Failed, operator.Discarded, operator.Delivered:
 		return string(e.Status) + " " + distance(cmp.Or(e.DeletedAt, e.DeliveredAt, e.FailedAt), now)
@@ -278,6 +281,10 @@ func printDetail(p Process, d operator.Detail) {
 		leased = fmt.Sprintf("%s by %s until %s, running: %s", timestamp(d.ClaimedAt), textOf(d.ClaimedBy),
 			timestamp(d.LeaseExpiresAt), cmp.Or(textOf(d.LeaseHandler), "none"))
 	}
+	available := timestamp(&d.AvailableAt)
+	if d.WaitingFor != nil {
+		available = "when the breaker of " + *d.WaitingFor + " closes"
+	}
 	p.printf("event %s  %s\n", d.ID, d.Status)
 	for _, line := range [][2]string{
 		{"type", fmt.Sprintf("%s version %d", d.EventType, d.EventVersion)},
@@ -292,7 +299,7 @@ func printDetail(p Process, d operator.Detail) {
 		{"attempts", fmt.Sprintf("%d in this cycle, %s, %s", d.Attempts, app.Counted(d.PriorReplays, "prior replay"),
 			app.Counted(d.Crashes, "crash"))},
 		{"published", timestamp(&d.CreatedAt)},
-		{"available", timestamp(&d.AvailableAt)},
+		{"available", available},
 		{"first failed", timestamp(d.FirstFailedAt)},
 		{"failed", timestamp(d.FailedAt)},
 		{"leased", leased},

@@ -51,7 +51,7 @@ type lane struct {
 type subject struct {
 	Detail
 	lane
-	WaitingFor, LockedBy, Runner     *string
+	LockedBy, Runner                 *string
 	Locked, Unconsumed, Unregistered bool
 	RetainedTo                       *time.Time // by retention, of a failed event
 }
@@ -80,7 +80,7 @@ func (c *Client) Explain(ctx context.Context, id uuid.UUID) (all []Explanation, 
 		if _, err := tx.Exec(ctx, byIndex); err != nil {
 			return err
 		}
-		found, err := rows[subject](ctx, tx, "select "+displayed+", "+laneColumns+`, o.waiting_for, o.claimed_by,
+		found, err := rows[subject](ctx, tx, "select "+displayed+", "+laneColumns+`, o.claimed_by,
   case when o.status = 'in_flight' and isfinite(o.claimed_at)
     then o.claimed_at + make_interval(secs => o.lease_seconds) end as lease_expires_at,
   core.unconsumed(o.event_type, o.event_version, o.generation) as unconsumed,

@@ -59,8 +59,9 @@ type Event struct {
 	FirstFailedAt *time.Time `json:"first_failed_at"` // in the current cycle
 	CreatedAt     time.Time  `json:"created_at"`
 	AvailableAt   time.Time  `json:"available_at"`
-	ClaimedAt     *time.Time `json:"claimed_at"` // of a lease
-	RelayedAt     *time.Time `json:"relayed_at"` // when a broker took it
+	WaitingFor    *string    `json:"waiting_for"` // the handler whose breaker a pending event waits for
+	ClaimedAt     *time.Time `json:"claimed_at"`  // of a lease
+	RelayedAt     *time.Time `json:"relayed_at"`  // when a broker took it
 	FailedAt      *time.Time `json:"failed_at"`
 	DeliveredAt   *time.Time `json:"delivered_at"`
 	DeletedAt     *time.Time `json:"deleted_at"` // of a tombstone
@@ -74,7 +75,7 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
   core.prior_replays(o.failure_history) as prior_replays,
   ` + lastError + ` as last_error,
   case when isfinite(o.first_failed_at) then o.first_failed_at end as first_failed_at,
-  o.created_at, o.available_at,
+  o.created_at, o.available_at, case when o.status = 'pending' then o.waiting_for end as waiting_for,
   case when o.status = 'in_flight' and isfinite(o.claimed_at) then o.claimed_at end as claimed_at,
   case when isfinite(o.relayed_at) then o.relayed_at end as relayed_at,
   case when o.status = 'failed' and isfinite(o.claimed_at) then o.claimed_at end as failed_at,

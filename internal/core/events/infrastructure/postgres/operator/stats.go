@@ -156,7 +156,7 @@ from (%s) r group by %s order by count(*) desc, %[3]s limit %d`, strings.Join(va
 func (s Status) moment() string {
 	switch s {
 	case Due, Scheduled:
-		return "o.available_at"
+		return "case when o.waiting_for is null then o.available_at else o.created_at end"
 	case Relayed:
 		return "o.relayed_at"
 	case InFlight, Failed, Discarded:
