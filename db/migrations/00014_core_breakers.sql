@@ -98,7 +98,8 @@ begin
     width = case when p_failed then 1 when p_calls >= b.width then b.width * 2 else b.width end,
     failed_probes = case when p_failed then least(b.failed_probes, 100) + 1 else 0 end,
     next_probe_at = clock_timestamp() + case when p_failed
-      then make_interval(secs => least(2 ^ least(b.failed_probes, 10), 15)) else interval '0' end,
+      then make_interval(secs => least(2 ^ least(b.failed_probes, 10), 15))
+      when p_calls = 0 then interval '5 seconds' else interval '0' end,
     closing = b.closing or not p_failed and (p_calls >= 8 or p_calls < b.width and b.width > 1)
   where b.generation = p_generation and b.handler_name = p_handler and not b.forced
   returning b.closing into v_closing;

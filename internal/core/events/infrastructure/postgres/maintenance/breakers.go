@@ -31,9 +31,8 @@ func Breakers(work context.Context, pool *pgxpool.Pool, generation events.Genera
 				if err != nil && ctx.Err() == nil {
 					log.WarnContext(ctx, "breakers were not read; it is tried again", pgtx.LogError(err)...)
 				}
-				if b.probe(ctx, open); len(open) > 0 {
-					wait = pgtx.OpenBreakersInterval
-				}
+				b.probe(ctx, open)
+				wait = untilProbe(open)
 			}
 			timer := time.NewTimer(pgtx.Jittered(wait))
 			select {
@@ -45,6 +44,20 @@ func Breakers(work context.Context, pool *pgxpool.Pool, generation events.Genera
 			timer.Stop()
 		}
 	})
+}
+
+// untilProbe returns when to read the breakers again.
+func untilProbe(open []coredb.BreakersRow) time.Duration {
+	if len(open) == 0 {
+		return pgtx.BreakersInterval
+	}
+	wait := pgtx.OpenBreakersInterval
+	for _, row := range open {
+		if row.NextIn >= 0 {
+			wait = min(wait, max(pgtx.Seconds(row.NextIn), pgtx.MinProbePause))
+		}
+	}
+	return wait
 }
 
 type breakers struct {

@@ -85,7 +85,8 @@ const (
 	OperationsInterval   = 30 * time.Second           // how often operations are looked for that have to go on
 	ProbeGrace           = time.Minute                // how long a probe may take besides the handler and its lease
 	BreakersInterval     = 30 * time.Second           // how often open breakers are looked for
-	OpenBreakersInterval = 500 * time.Millisecond     // how often, while one is open
+	OpenBreakersInterval = 5 * time.Second            // the same, while one is open
+	MinProbePause        = 500 * time.Millisecond     // between two reads of an open breaker
 	OperationsPass       = 8 * time.Second            // how long one pass carries them on
 	PausedOperations     = 10                         // how many of those that wait for events a pass asks for
 	RelayedInterval      = 10 * time.Second           // how often events that a broker has lost are looked for
