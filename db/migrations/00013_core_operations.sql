@@ -213,13 +213,21 @@ begin
   return next;
 end
 $$;
-create function core.operation_set(p_operation uuid, p_state text, p_by text default null) returns text
+create function core.operation_set(p_operation uuid, p_state text, p_by text default null,
+  p_canary integer default null, p_max_failed double precision default null, p_rate double precision default null,
+  p_run text[] default null, p_skip text[] default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_before text;
+  v_fault constant text := case
+    when p_state is null or p_state not in ('running', 'paused', 'aborted')
+      then 'state: must be running, paused or aborted'
+    when p_canary < 1 then 'canary: must be at least 1'
+    when not p_max_failed between 0 and 1 then 'max_failed: must be a share from 0 to 1'
+    when not (p_rate > 0 and p_rate <= 1e9) then 'rate: must be above 0, at most 1e9 events a second' end;
 begin
-  if p_state is null or p_state not in ('running', 'paused', 'aborted') then
-    raise exception 'state: must be running, paused or aborted' using errcode = 'SP030', column = 'state';
+  if v_fault is not null then
+    raise exception '%', v_fault using errcode = 'SP030', column = split_part(v_fault, ':', 1);
   end if;
   select o.state into v_before from core.operations o where o.id = p_operation for update;
   if not found then
@@ -235,7 +243,8 @@ begin
       using errcode = 'SP034', column = 'operation', hint = 'there is nothing to do';
   end if;
   if p_state = 'running' then
-    perform core.operator_action('operation_resume', p_by, '{}', null, jsonb_build_object('operation', p_operation));
+    perform core.operator_action('operation_resume', p_by, '{}', null, jsonb_build_object('operation', p_operation,
+      'canary', p_canary, 'run', p_run, 'skip', p_skip));
   elsif p_state = 'paused' then
     perform core.operator_action('operation_pause', p_by, '{}', null, jsonb_build_object('operation', p_operation));
   else
@@ -243,7 +252,12 @@ begin
   end if;
   update core.operations o set state = p_state, state_at = clock_timestamp(), why = null,
     state_by = coalesce(btrim(p_by), session_user), stepped_at = clock_timestamp(),
-    canary = case when p_state = 'running' then null else o.canary end,
+    max_failed = coalesce(p_max_failed, o.max_failed), rate = coalesce(p_rate, o.rate),
+    run = coalesce(p_run, o.run), skip = coalesce(p_skip, o.skip),
+    canary = case when p_state <> 'running' then o.canary
+      when p_canary is not null then o.acted + o.skipped + p_canary
+      when o.acted + o.skipped < o.canary or exists (select from core.operation_rows r
+        where r.operation_id = o.id and r.outcome = 'acted') then o.canary end,
     delivered_before = case when p_state = 'running' then o.delivered else o.delivered_before end,
     failed_before = case when p_state = 'running' then o.failed else o.failed_before end
   where o.id = p_operation;

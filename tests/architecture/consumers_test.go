@@ -248,6 +248,9 @@ func topology(builders []app.ConsumerBuilder, contracts *events.Contracts) strin
 	consumers := make(map[string]events.Subscription)
 	for _, build := range builders {
 		s := build(app.Deps{Generation: generation}).WithDefaults()
+		if err := s.Validate(); err != nil {
+			return err.Error()
+		}
 		consumers[s.EventType] = s
 	}
 	var text strings.Builder
@@ -272,6 +275,9 @@ func topology(builders []app.ConsumerBuilder, contracts *events.Contracts) strin
 		fmt.Fprintf(&text, "  channel %s, %s, batches of %d, %d at a time\n", s.Channel, s.Mode, s.BatchSize, s.Concurrency)
 		for i, h := range s.Handlers() {
 			fmt.Fprintf(&text, "  %d. %s\n", i+1, h.Name)
+			if h.ActsOutside != "" {
+				fmt.Fprintf(&text, "     acts outside: %s; a replay: %s\n", h.ActsOutside, h.OnReplay)
+			}
 		}
 	}
 	return text.String()

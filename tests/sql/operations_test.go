@@ -80,7 +80,7 @@ func TestOperationPauses(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	// resumed, it counts failures from there
+	// resumed, it counts failures from there, goes on with a canary that has not settled, and may begin another
 	d := setupOperator(t, 4, nil)
 	id := d.create(t, "replay", 4, ", p_canary => 2, p_max_failed => 0")
 	d.run(t, line{"worker", step, "t"})
@@ -91,6 +91,21 @@ func TestOperationPauses(t *testing.T) {
 	d.run(t, line{"worker", step, "t"}, line{"", progress, "running 4 0 2 0 -"})
 	d.settle(t, "delivered", 2)
 	d.run(t, line{"worker", step, "f"}, line{"", progress, "done 4 2 2 0 -"})
+	d = setupOperator(t, 4, nil)
+	id = d.create(t, "replay", 4, ", p_canary => 1")
+	set := func(state, more string) line {
+		return line{"operator", fmt.Sprintf("select core.operation_set('%s', '%s', 'bert'%s) is null", id, state, more), "f"}
+	}
+	d.run(t, line{"worker", step, "t"}, set("paused", ""), set("running", ""), line{"worker", step, "t"},
+		line{"", progress, "running 1 0 0 0 -"})
+	d.settle(t, "delivered", 1)
+	d.run(t, line{"worker", step, "f"}, line{"", progress, "paused 1 1 0 0 canary: 1 delivered, 0 failed again"},
+		set("running", ", p_canary => 2"))
+	exec(t, d.admin, "update core.operations set acted_at = null")
+	d.run(t, line{"worker", step, "t"}, line{"", progress, "running 3 1 0 0 -"})
+	d.settle(t, "failed", 2)
+	d.run(t, line{"worker", step, "f"}, line{"", progress, "paused 3 1 2 0 canary: 1 delivered, 2 failed again"},
+		line{"operator", fmt.Sprintf("select core.operation_set('%s', 'running', p_rate => 0)", id), "SP030 rate"})
 }
 
 // Operations are deleted when their events are gone, a part at a time.

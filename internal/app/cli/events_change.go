@@ -35,9 +35,10 @@ type bulk struct {
 	tried      *bool             // a filter selects only events that were tried
 	operation  bool              // what a filter selects becomes an operation
 	change     func(by string) operator.Change
-	// show prints what would be done; with full it prints all, as the result of a dry run. It returns an error if the
-	// flags do not say all that is needed.
+	// show prints what would be done; with full it prints all, as the result of a dry run.
 	show func(_ context.Context, _ Process, _ *operator.Client, _ operator.Selection, _ plan, full bool) error
+	// check returns an error if the flags do not say all that is needed, before an operation begins. Nil: they do.
+	check func(context.Context, *operator.Client, operator.Selection) error
 }
 
 // plan is what a command says of its plan, besides what it would do.
@@ -84,7 +85,8 @@ func bulkCommand(p Process, cmd *cobra.Command, b bulk) *cobra.Command {
 	timeoutFlag(cmd, &r.timeout)
 	r.by = by(cmd, p)
 	if b.operation {
-		oneFlag(flags, &r.planned, "plan", "carry out this plan of --dry-run: what has changed since is left out",
+		oneFlag(flags, &r.planned, "plan",
+			"carry out the plan that --dry-run printed, with the same flags; what changed since is left out",
 			operator.ParsePlanName)
 	}
 	r.command = func() string { return commandLine(cmd) }
@@ -148,8 +150,13 @@ func (r *bulkRun) run(ctx context.Context, p Process, c *operator.Client) error 
 		p.notef("%s changed since the plan: left out", eventsText(about.Changed))
 	}
 	if r.operation && len(r.ids) == 0 && n > 0 {
+		if r.check != nil {
+			if err := r.check(ctx, c, s); err != nil {
+				return err
+			}
+		}
 		r.course.Rate, r.course.Batch = r.pace.Rate, r.pace.Batch
-		id, err := c.BeginOperation(ctx, s, change, *r.filter, about.Plan, r.course)
+		id, err := c.BeginOperation(ctx, s, change, r.command(), about.Plan, r.course)
 		if err != nil {
 			return err
 		}
@@ -305,11 +312,7 @@ also replays delivered events that are named by id or selected with --status del
 	var to events.Generation
 	oneFlag(cmd.Flags(), &to, "to", "generation that handles them", events.ParseGeneration)
 	var choice operator.Choice
-	listFlag(cmd.Flags(), &choice.Run, "run",
-		"handler that acts outside its transaction and runs again, although it had begun", word)
-	listFlag(cmd.Flags(), &choice.Skip, "skip", "handler that does not run again where it had begun", word)
-	complete(cmd, "run", knownHandlers)
-	complete(cmd, "skip", knownHandlers)
+	choiceFlags(cmd, &choice)
 	force := cmd.Flags().Bool("force", false, "allow delivered events: named by id, or with --status delivered")
 	_ = cmd.MarkFlagRequired("to")
 	return bulkCommand(p, cmd, bulk{
@@ -319,6 +322,14 @@ also replays delivered events that are named by id or selected with --status del
 		operation: true,
 		show: func(ctx context.Context, p Process, c *operator.Client, s operator.Selection, about plan, full bool) error {
 			return showReplay(ctx, p, c, s, to, choice, about, full)
+		},
+		check: func(ctx context.Context, c *operator.Client, s operator.Selection) error {
+			preview, err := c.PreviewReplay(ctx, s, to, choice, false)
+			if asking := preview.Asking(); err == nil && len(asking) > 0 {
+				err = fmt.Errorf("had begun, and act outside their transaction: %s: pass --run or --skip with each name",
+					strings.Join(asking, ", "))
+			}
+			return err
 		},
 	})
 }
@@ -330,7 +341,7 @@ func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.S
 	if err != nil {
 		return err
 	}
-	err = p.print(struct {
+	return p.print(struct {
 		operator.Preview
 		plan
 	}{preview, about}, func() {
@@ -359,6 +370,9 @@ func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.S
 		for _, pause := range preview.Paused {
 			p.printf("%s\n", pauseLine(pause))
 		}
+		for _, h := range preview.Breakers {
+			p.printf("the breaker of %s is open: its events will wait; see `workers handlers list`\n", h)
+		}
 		noops := 0
 		for _, h := range preview.Handlers {
 			noops += h.Handled
@@ -372,11 +386,6 @@ func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.S
 		p.printf("%s into generation %d, as of %s\n", eventsText(preview.Events), preview.To, timestamp(&preview.AsOf))
 		about.print(p)
 	})
-	if asking := preview.Asking(); err == nil && len(asking) > 0 && !full {
-		err = fmt.Errorf("had begun, and act outside their transaction: %s: pass --run or --skip with each name",
-			strings.Join(asking, ", "))
-	}
-	return err
 }
 
 func eventsDiscardCommand(p Process) *cobra.Command {

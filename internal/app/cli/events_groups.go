@@ -64,9 +64,14 @@ func printGroups(p Process, found operator.ErrorGroups) {
 			mark = "new"
 		}
 		return []any{g.GroupID, g.Handler, g.Failed, g.Retrying, mark, distance(&g.FirstSeen, found.AsOf),
-			distance(&g.LastSeen, found.AsOf), g.FirstGeneration, g.Workspaces, textOf(g.Note), g.ErrorClass + ": " +
+			distance(&g.LastSeen, found.AsOf), g.FirstGeneration, g.Workspaces, g.ErrorClass + ": " +
 				firstLine(&g.Message)}
-	}, "GROUP", "HANDLER", "FAILED", "RETRYING", "MARK", "OLDEST", "LATEST", "GENERATION", "WORKSPACES", "NOTE", "ERROR")
+	}, "GROUP", "HANDLER", "FAILED", "RETRYING", "MARK", "OLDEST", "LATEST", "GENERATION", "WORKSPACES", "ERROR")
+	for _, g := range found.Groups {
+		if g.Note != nil {
+			p.printf("%s: %s (%s)\n", g.GroupID, *g.Note, textOf(g.NotedBy))
+		}
+	}
 	if found.Muted > 0 {
 		p.notef("%s left out: --muted shows them", app.Counted(found.Muted, "muted group"))
 	}

@@ -188,7 +188,7 @@ func filterFlags[S ~string](cmd *cobra.Command, byDefault S, statuses ...operato
 	oneFlag(flags, &f.NewerThan, "newer-than", "not older than this", parseAge)
 	listFlag(flags, &f.ErrorClasses, "error",
 		"error class: the text of last_error before the first colon, like IntegrityError", word)
-	listFlag(flags, &f.Groups, "group", "group of errors, as `workers events groups` lists them", word)
+	listFlag(flags, &f.Groups, "group", "group of errors, as workers events groups lists them", word)
 	oneFlag(flags, &f.ErrorContains, "error-contains", "a part of last_error, verbatim", word)
 	complete(cmd, "type", knownTypes)
 	complete(cmd, "target", func() []events.Scope { return append(slices.Clone(scopes), none) })

@@ -43,10 +43,16 @@ func handlersListCommand(p Process) *cobra.Command {
 				return []any{h.Handler, h.Generation, h.Breaker, waiting, distance(h.NextProbeAt, now), h.Workers,
 					cmp.Or(h.ActsOutside, "-"), h.OnReplay, firstLine(h.Cause)}
 			}, "HANDLER", "GENERATION", "BREAKER", "WAITING", "NEXT PROBE", "WORKERS", "OUTSIDE", "ON REPLAY", "ERROR")
+			for _, h := range all {
+				if h.Breaker != "closed" {
+					p.printf("%s of generation %d: %s for %s, by %s: %s\n", h.Handler, h.Generation, h.Breaker,
+						age(now.Sub(*h.OpenedAt)), textOf(h.OpenedBy), firstLine(h.Cause))
+				}
+			}
 			switch {
 			case len(all) == 0:
 				p.notef("no handler is registered: a worker registers its handlers when it starts")
-			case all[0].Breaker != "closed":
+			case all[0].Breaker == "forced":
 				p.next("workers handlers close %s --generation %d", all[0].Handler, all[0].Generation)
 			default:
 				p.next("workers events groups")

@@ -22,17 +22,12 @@ func operationsCommand(p Process) *cobra.Command {
 		Long: `A replay or discard of what a filter selects is an operation. The workers carry it on, also when the command
 that began it has ended. Pausing and aborting stops further events, never those that are replayed already.`,
 	}, operationsListCommand(p), operationsShowCommand(p),
-		operationsSetCommand(p, operator.OperationPaused, &cobra.Command{
+		operationsSetCommand(p, (*operator.Client).PauseOperation, &cobra.Command{
 			Use: "pause ID", Short: "Stop acting on further events, until `workers operations resume`",
 			Example: `  workers operations pause 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10`,
 		}),
-		operationsSetCommand(p, operator.OperationRunning, &cobra.Command{
-			Use: "resume ID", Short: "Go on with a paused operation",
-			Long: `Go on with a paused operation: one that was paused, that has ended its canary, or of which too many events
-failed again. What failed before does not count any more.`,
-			Example: `  workers operations resume 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10`,
-		}),
-		operationsSetCommand(p, operator.OperationAborted, &cobra.Command{
+		operationsResumeCommand(p),
+		operationsSetCommand(p, (*operator.Client).AbortOperation, &cobra.Command{
 			Use: "abort ID", Short: "End an operation: what it has not reached stays as it is",
 			Example: `  workers operations abort 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10`,
 		}))
@@ -166,7 +161,7 @@ func operationsShowCommand(p Process) *cobra.Command {
 			p.printf("operation %s  %s\n", o.ID, o.State)
 			for _, line := range [][2]string{
 				{"act", o.Name}, {"into", textOf(o.Generation)}, {"created", timestamp(&o.CreatedAt) + " by " + o.CreatedBy},
-				{"reason", textOf(o.Reason)}, {"filter", string(o.Filter)}, {"plan", o.Plan},
+				{"reason", textOf(o.Reason)}, {"command", o.Command}, {"plan", o.Plan},
 				{"rate", fmt.Sprintf("%g events/s", o.Rate)}, {"canary", textOf(o.Canary)},
 				{"max failed", fmt.Sprintf("%g", o.MaxFailed)},
 				{"state", fmt.Sprintf("%s since %s, by %s", o.State, timestamp(&o.StateAt), o.StateBy)}, {"why", textOf(o.Why)},
@@ -191,13 +186,53 @@ func operationsShowCommand(p Process) *cobra.Command {
 	})
 }
 
-// operationsSetCommand makes cmd set the state of an operation.
-func operationsSetCommand(p Process, state operator.OperationState, cmd *cobra.Command) *cobra.Command {
+func operationsResumeCommand(p Process) *cobra.Command {
+	var ids []uuid.UUID
+	var course operator.Course
+	var choice operator.Choice
+	cmd := &cobra.Command{
+		Use: "resume ID", Short: "Go on with a paused operation",
+		Args: positional(cobra.ExactArgs(1), &ids, parseID),
+		Long: `Go on with a paused operation: one that was paused, that has ended its canary, or of which too many events
+failed again. A canary that has not settled goes on; --canary begins another one. What failed before does not count any
+more. The command carries it on and prints its progress; the workers do if the command ends.`,
+		Example: `  workers operations resume 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
+  workers operations resume 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --canary 10`,
+	}
+	operationFlags(cmd, &course)
+	course.MaxFailed = -1
+	choiceFlags(cmd, &choice)
+	oneFlag(cmd.Flags(), &course.Rate, "rate", "events per second at most", between(parseFloat, 1e-6, 1e9))
+	who := by(cmd, p)
+	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
+		if err := o.Events.ResumeOperation(ctx, ids[0], *who, course, choice); err != nil {
+			return err
+		}
+		resumed, err := o.Events.Operation(ctx, ids[0])
+		if err != nil {
+			return err
+		}
+		return follow(ctx, p, o.Events, ids[0], resumed.Name+"ed")
+	})
+}
+
+// choiceFlags adds the flags that say which handlers that act outside run again.
+func choiceFlags(cmd *cobra.Command, choice *operator.Choice) {
+	listFlag(cmd.Flags(), &choice.Run, "run",
+		"handler that acts outside its transaction and runs again, although it had begun", word)
+	listFlag(cmd.Flags(), &choice.Skip, "skip", "handler that does not run again where it had begun", word)
+	complete(cmd, "run", knownHandlers)
+	complete(cmd, "skip", knownHandlers)
+}
+
+// operationsSetCommand makes cmd change the state of an operation.
+func operationsSetCommand(p Process, set func(_ *operator.Client, _ context.Context, id uuid.UUID, by string) error,
+	cmd *cobra.Command) *cobra.Command {
 	var ids []uuid.UUID
 	cmd.Args = positional(cobra.ExactArgs(1), &ids, parseID)
 	who := by(cmd, p)
 	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
-		if err := o.Events.SetOperation(ctx, ids[0], state, *who); err != nil {
+		if err := set(o.Events, ctx, ids[0], *who); err != nil {
 			return err
 		}
 		now, err := o.Events.Operation(ctx, ids[0])

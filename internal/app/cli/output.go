@@ -109,7 +109,8 @@ const longText, leastCell = 24, 12
 const gap = 2 // columns between two cells
 
 // leastUseful are the titles of columns that are cut if a table is too wide, in this order.
-var leastUseful = []string{"LOGIN", "DISPOSAL", "CONTENT CLASS", "GRACE DAYS", "NEXT SCHEDULED", "LAST SCHEDULED",
+var leastUseful = []string{"OUTSIDE", "ON REPLAY", "NEXT PROBE", "WORKERS", "WORKSPACES",
+	"LOGIN", "DISPOSAL", "CONTENT CLASS", "GRACE DAYS", "NEXT SCHEDULED", "LAST SCHEDULED",
 	"OLDEST DUE", "PAUSED", "WORKSPACE", "TARGET", "SOURCE", "LATEST", "OLDEST", "P50", "REPLAYS", "CHANNEL", "GENERATION",
 	"NOT COUNTED", "FAILURES", "DETAILS", "EVENTS", "STATUS", "TRIES", "IN FLIGHT, STAYS", "BY", "NOTE", "ERROR", "TYPE",
 	"HANDLER"}

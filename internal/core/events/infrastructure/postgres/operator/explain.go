@@ -155,7 +155,7 @@ order by o.generation`, eventType, MaxWaiting)
 			}
 			all = append(all, Explanation{EventType: l.EventType, Generation: l.Generation,
 				Status: textOr(l.GenerationStatus, "unknown"),
-				Causes: slices.Concat(l.unhandled(), l.paused(), breakers, l.due())})
+				Causes: slices.Concat(l.unhandled(), l.paused(), breakers, l.due(len(breakers) > 0))})
 		}
 		return err
 	})
@@ -294,24 +294,31 @@ func (l *lane) breakers(ctx context.Context, tx *pgtx.Tx, waitingFor string, toR
 		HandlerName, OpenedBy, Cause string
 		OpenedAt                     time.Time
 		Forced                       bool
+		Waiting                      int
 	}](ctx, tx, `
-select b.handler_name, b.opened_by, b.cause, b.opened_at, b.forced from core.breakers b
+select b.handler_name, b.opened_by, b.cause, b.opened_at, b.forced,
+  (select count(*)::int from (select from core.outbox o where o.generation = b.generation
+    and o.waiting_for = b.handler_name and o.status = 'pending' and o.deleted_at is null limit $5) w) as waiting
+from core.breakers b
 where b.generation = $1 and b.event_type = $2 and not b.closing
   and (b.handler_name = $3 or coalesce(b.handler_name = any ($4), true))
-order by b.handler_name <> $3, b.handler_name`, l.Generation, l.EventType, waitingFor, toRun)
+order by b.handler_name <> $3, b.handler_name`, l.Generation, l.EventType, waitingFor, toRun, MaxWaiting)
 	for _, b := range found {
 		command := "workers handlers list"
 		if b.Forced {
 			command = fmt.Sprintf("workers handlers close %s --generation %d", b.HandlerName, l.Generation)
 		}
-		all = append(all, Cause{"breaker", fmt.Sprintf("the breaker of %s is open since %s by %s: %s", b.HandlerName,
-			l.at(&b.OpenedAt), b.OpenedBy, b.Cause), command})
+		all = append(all, Cause{"breaker", fmt.Sprintf("the breaker of %s is open since %s by %s: %s; %d events wait for "+
+			"it", b.HandlerName, l.at(&b.OpenedAt), b.OpenedBy, b.Cause, b.Waiting), command})
 	}
 	return all, err
 }
 
-// due returns how many events of the type are due, and when they are done.
-func (l *lane) due() []Cause {
+// due returns how many events of the type are due, and when they are done; nothing if none is, and others wait.
+func (l *lane) due(wait bool) []Cause {
+	if l.Older == 0 && wait {
+		return nil
+	}
 	if l.Older == 0 {
 		return []Cause{{"none_due", "no event is due", "workers events list --status pending --type " + l.EventType}}
 	}

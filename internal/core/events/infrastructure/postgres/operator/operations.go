@@ -3,7 +3,6 @@ package operator
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"time"
@@ -22,7 +21,7 @@ type Operation struct {
 	CreatedAt  time.Time          `json:"created_at"`
 	CreatedBy  string             `json:"created_by"`
 	Reason     *string            `json:"reason"`
-	Filter     json.RawMessage    `json:"filter"` // what selected the events
+	Command    string             `json:"command"` // that began it
 	Plan       string             `json:"plan"`
 	Generation *events.Generation `json:"generation"`
 	Rate       float64            `json:"rate"` // events per second at most
@@ -69,12 +68,8 @@ type Course struct {
 }
 
 // BeginOperation makes an operation of a confirmed plan. Workers carry it on, and [Client.Step].
-func (c *Client) BeginOperation(ctx context.Context, s Selection, change Change, filter Filter, plan string,
+func (c *Client) BeginOperation(ctx context.Context, s Selection, change Change, command, plan string,
 	course Course) (id uuid.UUID, err error) {
-	selected, err := json.Marshal(filter)
-	if err != nil {
-		return uuid.Nil, err
-	}
 	if course.Rate == 0 {
 		course.Rate = DefaultRate
 	} else if course.Rate < 0 {
@@ -83,11 +78,12 @@ func (c *Client) BeginOperation(ctx context.Context, s Selection, change Change,
 	arguments := pgx.NamedArgs{"run": []string{}, "skip": []string{}, "to": nil, "force": false, "reason": ""}
 	maps.Copy(arguments, change.arguments)
 	maps.Copy(arguments, pgx.NamedArgs{"name": change.name, "ids": s.ids, "times": s.times, "as_of": s.AsOf,
-		"filter": string(selected), "plan": plan, "rate": course.Rate, "canary": course.Canary,
+		"command": command, "plan": plan, "rate": course.Rate, "canary": course.Canary,
 		"batch": cmp.Or(course.Batch, DefaultBatch), "goes_on": course.GoesOn,
 		"max_failed": course.MaxFailed})
 	return value[uuid.UUID](ctx, c, "begin the operation", `select core.operation_create(@name, nullif(@by, ''), @ids,
-		@times, @as_of, @filter::jsonb, @plan, @to::bigint, @force, @run, @skip, nullif(@reason, ''), @rate,
+		@times, @as_of, jsonb_build_object('command', @command::text), @plan, @to::bigint, @force, @run, @skip,
+		nullif(@reason, ''), @rate,
 		nullif(@canary::integer, 0), @goes_on, @max_failed, @batch)`, arguments)
 }
 
@@ -108,7 +104,8 @@ func (c *Client) Step(ctx context.Context, id uuid.UUID) (next time.Duration, er
 }
 
 // operationColumns has the columns of Operation.
-const operationColumns = `o.id, o.name, o.created_at, o.created_by, o.reason, o.filter::text, o.plan, o.generation,
+const operationColumns = `o.id, o.name, o.created_at, o.created_by, o.reason, o.plan, o.generation,
+  coalesce(o.filter ->> 'command', '') as command,
   o.rate, o.canary, o.max_failed, o.state, o.state_at, o.state_by, o.why, o.total, o.acted, o.delivered, o.failed,
   o.skipped`
 
@@ -140,7 +137,21 @@ where r.operation_id = $1 and (coalesce(r.outcome, 'not_reached') = $2 or $2 = '
 		limit)
 }
 
-// SetOperation pauses, resumes or aborts an operation. It returns a [*RefusedError] if that cannot be.
-func (c *Client) SetOperation(ctx context.Context, id uuid.UUID, state OperationState, by string) error {
-	return c.exec(ctx, "change the operation", "select core.operation_set($1, $2, nullif($3, ''))", id, state, by)
+// PauseOperation acts on no further event until [Client.ResumeOperation]. It returns a [*RefusedError] if that cannot
+// be, as the next two do.
+func (c *Client) PauseOperation(ctx context.Context, id uuid.UUID, by string) error {
+	return c.exec(ctx, "pause the operation", "select core.operation_set($1, 'paused', nullif($2, ''))", id, by)
+}
+
+// AbortOperation ends an operation: what it has not reached stays as it is.
+func (c *Client) AbortOperation(ctx context.Context, id uuid.UUID, by string) error {
+	return c.exec(ctx, "abort the operation", "select core.operation_set($1, 'aborted', nullif($2, ''))", id, by)
+}
+
+// ResumeOperation goes on with a paused operation. What is zero in course and choice stays as it was, but for the
+// canary: there is none, unless the last one has not settled.
+func (c *Client) ResumeOperation(ctx context.Context, id uuid.UUID, by string, course Course, choice Choice) error {
+	return c.exec(ctx, "resume the operation", `select core.operation_set($1, 'running', nullif($2, ''),
+		nullif($3::integer, 0), nullif($4::double precision, -1), nullif($5::double precision, 0), $6, $7)`,
+		id, by, course.Canary, course.MaxFailed, course.Rate, choice.Run, choice.Skip)
 }

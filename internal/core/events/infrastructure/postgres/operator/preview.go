@@ -3,6 +3,7 @@ package operator
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -54,8 +55,9 @@ type Preview struct {
 	Handlers []HandlerEffect   `json:"handlers"`
 	// Unhandled events would wait for a worker that handles them, or not be replayed at all.
 	Unhandled []UnhandledEffect `json:"unhandled"`
-	Paused    []Pause           `json:"paused"`  // paused types among them: their events would wait
-	Effects   []Effect          `json:"effects"` // event by event, if asked for
+	Paused    []Pause           `json:"paused"`   // paused types among them: their events would wait
+	Breakers  []string          `json:"breakers"` // handlers among them whose breakers are open: their events would wait
+	Effects   []Effect          `json:"effects"`  // event by event, if asked for
 }
 
 // PreviewReplay returns what Replay of a selection would do, and changes nothing. It names the handlers of live workers
@@ -106,6 +108,14 @@ from core.outbox_replay_preview_many($1, $2, $3) p`, k.ids, to, k.times)
 				h.WouldRun++
 			}
 		}
+	}
+	var err error
+	preview.Breakers, err = value[[]string](ctx, c, "read the breakers", "select "+
+		"coalesce(array_agg(b.handler_name order by b.handler_name), '{}') from core.breakers b "+
+		"where b.generation = $1 and b.event_type = any ($2)", to,
+		slices.Collect(maps.Keys(types)))
+	if err != nil {
+		return Preview{}, err
 	}
 	pauses, err := c.Pauses(ctx)
 	for _, p := range pauses {
