@@ -5,9 +5,11 @@ create function core.breaker_open(p_generation bigint, p_handler text, p_event_t
   p_opened_by text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 begin
-  insert into core.breakers (generation, handler_name, event_type, cause, opened_by)
+  insert into core.breakers as b (generation, handler_name, event_type, cause, opened_by)
   values (p_generation, left(p_handler, 256), left(p_event_type, 256), left(p_cause, 1000), left(p_opened_by, 256))
-  on conflict (generation, handler_name) do nothing;
+  on conflict (generation, handler_name) do update
+  set closing = false, width = 1, cause = excluded.cause, opened_by = excluded.opened_by, opened_at = clock_timestamp(),
+    next_probe_at = excluded.next_probe_at where b.closing;
   return found;
 end
 $$;

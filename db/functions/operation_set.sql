@@ -46,8 +46,8 @@ begin
     max_failed = coalesce(p_max_failed, o.max_failed), rate = coalesce(p_rate, o.rate),
     run = coalesce(p_run, o.run), skip = coalesce(p_skip, o.skip),
     canary = case when p_state <> 'running' then o.canary
-      when p_canary is not null then o.acted + o.skipped + p_canary
-      when o.acted + o.skipped < o.canary or exists (select from core.operation_rows r
+      when p_canary is not null then o.acted + p_canary
+      when o.acted < o.canary or exists (select from core.operation_rows r
         where r.operation_id = o.id and r.outcome = 'acted') then o.canary end,
     delivered_before = case when p_state = 'running' then o.delivered else o.delivered_before end,
     failed_before = case when p_state = 'running' then o.failed else o.failed_before end

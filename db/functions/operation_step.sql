@@ -14,6 +14,7 @@ declare
   v_now constant timestamptz := clock_timestamp();
   v_o core.operations;
   v_limit integer;
+  v_from timestamptz;
   v_waiting boolean;
   v_settled integer;
   v_seen record;
@@ -33,7 +34,7 @@ begin
   -- what was replayed and has settled
   with acted as materialized
     (select r.n, r.event_id, r.occurred_at from core.operation_rows r
-     where r.operation_id = v_o.id and r.outcome = 'acted' order by r.n limit 1000),
+     where r.operation_id = v_o.id and r.outcome = 'acted' and r.n > v_o.checked order by r.n limit 1000),
   found as
     (select a.n, case when o.id is null then 'gone' else o.status end as outcome
      from acted a left join lateral (select k.id, k.status from core.outbox k
@@ -42,7 +43,10 @@ begin
     (update core.operation_rows r set outcome = f.outcome from found f
      where r.operation_id = v_o.id and r.n = f.n and f.outcome in ('delivered', 'failed', 'gone') returning r.outcome)
   select count(*) filter (where w.outcome = 'delivered') as delivered,
-    count(*) filter (where w.outcome = 'failed') as failed, count(*) as count into v_seen from written w;
+    count(*) filter (where w.outcome = 'failed') as failed, count(*) as count,
+    (select case when count(*) = 1000 then max(a.n) else 0 end from acted a) as checked
+  into v_seen from written w;
+  v_o.checked := v_seen.checked;
   v_o.delivered := v_o.delivered + v_seen.delivered;
   v_o.failed := v_o.failed + v_seen.failed;
   v_waiting := exists (select from core.operation_rows r where r.operation_id = v_o.id and r.outcome = 'acted');
@@ -52,8 +56,9 @@ begin
      and v_o.failed - v_o.failed_before > v_o.max_failed * v_settled then
     v_o.state := 'paused';
     v_o.why := format('%s of %s events have failed again', v_o.failed - v_o.failed_before, v_settled);
-  elsif v_o.state = 'running' and v_o.acted + v_o.skipped >= v_o.canary and not v_waiting then
-    if v_o.goes_on and v_o.failed = 0 then
+  elsif v_o.state = 'running' and v_o.acted >= v_o.canary and not v_waiting then
+    if v_o.goes_on and v_o.failed = v_o.failed_before
+       and v_o.delivered >= v_o.canary - v_o.failed_before then
       v_o.canary := null;
     else
       v_o.state := 'paused';
@@ -61,9 +66,11 @@ begin
     end if;
   end if;
 
+  -- at most a second's worth at once
+  v_from := greatest(v_o.acted_at, v_now - make_interval(secs => greatest(1, 1 / v_o.rate)));
   if v_o.state = 'running' then
-    v_limit := least(v_o.batch, v_o.canary - v_o.acted - v_o.skipped, floor(v_o.rate * least(greatest(1, 1 / v_o.rate),
-      coalesce(extract(epoch from v_now - v_o.acted_at), 1e9))));
+    v_limit := least(v_o.batch, v_o.canary - v_o.acted,
+      floor(v_o.rate * extract(epoch from v_now - v_from) + 1e-6));
     select array_agg(r.n), array_agg(r.event_id), array_agg(r.occurred_at) into v_ns, v_ids, v_ats
     from (select r.* from core.operation_rows r where r.operation_id = v_o.id and r.outcome is null
           order by r.n limit greatest(v_limit, 0)) r;
@@ -99,7 +106,8 @@ begin
   end if;
   update core.operations o set delivered = v_o.delivered, failed = v_o.failed, acted = v_o.acted, skipped = v_o.skipped,
     canary = v_o.canary, why = v_o.why, stepped_at = v_now,
-    acted_at = case when cardinality(v_ns) > 0 then v_now else o.acted_at end, state = v_o.state,
+    checked = v_o.checked, acted_at = case when cardinality(v_ns) > 0
+      then v_from + make_interval(secs => cardinality(v_ns) / v_o.rate) else o.acted_at end, state = v_o.state,
     state_at = case when o.state = v_o.state then o.state_at else clock_timestamp() end,
     state_by = case when o.state = v_o.state then o.state_by else 'core.operation_step' end
   where o.id = v_o.id;

@@ -47,12 +47,15 @@ begin
   breakers := (select array_agg(b.handler_name) from core.breakers b
     where b.generation = p_generation and b.event_type = p_event_type and not b.closing);
   if p_probe is null and breakers @> p_handlers and cardinality(p_handlers) > 0 then -- there is nothing to run
-    perform core.outbox_wait(p_generation, p_handlers[1], array_agg(d.id), array_agg(d.occurred_at))
-    from (select o.id, o.occurred_at from core.outbox o
+    perform core.outbox_wait(p_generation, d.handler, array_agg(d.id), array_agg(d.occurred_at))
+    from (select o.id, o.occurred_at,
+        (select h.name from unnest(p_handlers) as h(name) where core.handles(h.name, o.target) limit 1) as handler
+      from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending'
         and o.deleted_at is null and o.available_at <= statement_timestamp() and o.available_at >= p_watermark
-      order by o.available_at limit 1000 for update skip locked) d having count(*) > 0;
-    return;
+        and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+      order by o.available_at limit 1000 for update skip locked) d
+    where d.handler is not null group by d.handler;
   end if;
   if p_crashed then
     open v_due for
@@ -68,7 +71,7 @@ begin
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
         and o.available_at >= v_from and o.available_at <= v_to and (p_probe is null or o.waiting_for = p_probe)
-        and (p_crashed is null or o.crashes = 0)
+        and (p_crashed is null or o.crashes = 0 or p_probe is not null)
         and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
       order by o.available_at limit p_limit for update of o skip locked;
   end if;

@@ -56,7 +56,9 @@ begin
          -- OFFSET and CASE leave only the primary key: planned without a backlog, others would read all of a later one
          (select k.* from core.outbox k where k.id = any (j.ids)
             and case when k.status = 'pending' then k.deleted_at is null else false end offset 0) o
-       where o.available_at <= j.claimed_at and o.id <> all (v_skipped)),
+       -- one that waits for a breaker since before was probed
+       where o.available_at - case when o.waiting_for is null then interval '0' else interval '1000 years' end
+         <= j.claimed_at and o.id <> all (v_skipped)),
     together as materialized
       -- of several rows with crashes the latest ran: a process has lost the lease of one before it claims the next
       (select h.*, count(*) over w = 1 as alone,
@@ -71,7 +73,8 @@ begin
     select o.* into v_row from core.outbox o
     where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
       and case o.status when 'in_flight' then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
-          else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
+          else o.available_at - case when o.waiting_for is null then interval '0' else interval '1000 years' end
+            <= v_held.claimed_at end -- not, if it was reaped for another dead worker
     for update skip locked;
     continue when not found;
     event_id := v_row.id;
@@ -109,6 +112,7 @@ begin
       set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null,
           lease_handler = null, claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
           attempts = least(outbox_reap.attempts, 1000000000), crashes = outbox_reap.crashes, last_error = reason,
+          waiting_for = null,
           handler_failures = o.handler_failures || case when failed then v_failed_by else '{}' end,
           -- apart from what died with it: whichever of them ends the next worker is told from the other
           available_at = clock_timestamp() + make_interval(secs => outbox_reap.crashes * v_charged::integer),

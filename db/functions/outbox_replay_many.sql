@@ -55,7 +55,8 @@ begin
              and t.event_version = o.event_version)
          end, ''),
          attempts = 0, last_error = null, first_failed_at = null, claimed_at = null, claim_token = null,
-         claimed_by = null, lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
+         claimed_by = null, lease_handler = null, delivered_at = null, waiting_for = null,
+         handler_failures = '{}', crashes = 0,
          failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
            'cycle', core.prior_replays(o.failure_history) + 1, 'attempts', o.attempts, 'last_error', o.last_error,
            'first_failed_at', o.first_failed_at, 'failed_at', case when o.status = 'failed' then o.claimed_at end,

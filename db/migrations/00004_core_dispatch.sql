@@ -302,7 +302,8 @@ begin
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= v_from and o.available_at <= v_to and (p_probe is null or o.waiting_for = p_probe)
-      and (p_kept_by is null or o.relayed_at is not null) and o.crashes = 0
+      and (p_kept_by is null or o.relayed_at is not null)
+      and (o.crashes = 0 or p_probe is not null)
       and (v_none_skipped or o.id <> all (v_suspects) and not exists
         (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at))
     order by o.available_at limit p_limit for update of o skip locked loop

@@ -178,7 +178,8 @@ begin
        from gone g join core.claim_journal j on j.worker_id = g.worker_id cross join lateral
          (select k.* from core.outbox k where k.id = any (j.ids)
             and case when k.status = 'pending' then k.deleted_at is null else false end offset 0) o
-       where o.available_at <= j.claimed_at and o.id <> all (v_skipped)),
+       where o.available_at - case when o.waiting_for is null then interval '0' else interval '1000 years' end
+         <= j.claimed_at and o.id <> all (v_skipped)),
     together as materialized
       (select h.*, count(*) over w = 1 as alone,
               first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last,
@@ -192,7 +193,8 @@ begin
     select o.* into v_row from core.outbox o
     where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
       and case o.status when 'in_flight' then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
-          else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
+          else o.available_at - case when o.waiting_for is null then interval '0' else interval '1000 years' end
+            <= v_held.claimed_at end -- not, if it was reaped for another dead worker
     for update skip locked;
     continue when not found;
     event_id := v_row.id;
@@ -229,6 +231,7 @@ begin
       set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null,
           lease_handler = null, claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
           attempts = least(outbox_reap.attempts, 1000000000), crashes = outbox_reap.crashes, last_error = reason,
+          waiting_for = null,
           handler_failures = o.handler_failures || case when failed then v_failed_by else '{}' end,
           available_at = clock_timestamp() + make_interval(secs => outbox_reap.crashes * v_charged::integer),
           first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),

@@ -69,9 +69,11 @@ create function core.breaker_open(p_generation bigint, p_handler text, p_event_t
   p_opened_by text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 begin
-  insert into core.breakers (generation, handler_name, event_type, cause, opened_by)
+  insert into core.breakers as b (generation, handler_name, event_type, cause, opened_by)
   values (p_generation, left(p_handler, 256), left(p_event_type, 256), left(p_cause, 1000), left(p_opened_by, 256))
-  on conflict (generation, handler_name) do nothing;
+  on conflict (generation, handler_name) do update
+  set closing = false, width = 1, cause = excluded.cause, opened_by = excluded.opened_by, opened_at = clock_timestamp(),
+    next_probe_at = excluded.next_probe_at where b.closing;
   return found;
 end
 $$;
@@ -100,7 +102,9 @@ begin
     next_probe_at = clock_timestamp() + case when p_failed
       then make_interval(secs => least(2 ^ least(b.failed_probes, 10), 15))
       when p_calls = 0 then interval '5 seconds' else interval '0' end,
-    closing = b.closing or not p_failed and (p_calls >= 8 or p_calls < b.width and b.width > 1)
+    closing = b.closing or not p_failed and (p_calls >= 8 or p_calls < b.width and not exists
+      (select from core.outbox o where o.generation = p_generation and o.waiting_for = p_handler
+         and o.status = 'pending' and o.deleted_at is null))
   where b.generation = p_generation and b.handler_name = p_handler and not b.forced
   returning b.closing into v_closing;
   return coalesce(v_closing, false);
@@ -113,27 +117,40 @@ declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   v_channels text[];
   v_ids uuid[];
+  v_ats timestamptz[];
 begin
   perform from core.breakers b where b.generation = p_generation and b.handler_name = p_handler for update;
   if exists (select from core.breakers b where b.generation = p_generation and b.handler_name = p_handler
              and not b.closing) then
     return 0;
   end if;
-  with first as materialized
-    (select o.id, o.occurred_at from core.outbox o
-     where o.generation = p_generation and o.waiting_for = p_handler and o.status = 'pending' and o.deleted_at is null
-     order by o.available_at limit least(p_limit, 10000) for update skip locked),
-  written as
-    (update core.outbox o set waiting_for = null, available_at = clock_timestamp()
-     where o.id = any (array(select f.id from first f))
-       and case when o.status = 'pending' then (o.id, o.occurred_at) in (select f.id, f.occurred_at from first f)
-         else false end
-     returning o.id, o.channel)
-  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.channel), '{}') into v_ids, v_channels from written w;
+  select coalesce(array_agg(f.id), '{}'), coalesce(array_agg(f.occurred_at), '{}'), coalesce(array_agg(f.channel), '{}')
+  into v_ids, v_ats, v_channels from (select o.id, o.occurred_at, o.channel from core.outbox o
+    where o.generation = p_generation and o.waiting_for = p_handler and o.status = 'pending' and o.deleted_at is null
+      and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
+    order by o.available_at limit least(p_limit, 10000) for update skip locked) f;
+  begin
+    update core.outbox o set waiting_for = null, available_at = clock_timestamp()
+    where o.id = any (v_ids)
+      and case when o.status = 'pending' then (o.id, o.occurred_at) in (select * from unnest(v_ids, v_ats))
+        else false end;
+  exception when others then
+    if not core.row_fault(sqlstate) then raise; end if;
+    for n in 1..cardinality(v_ids) loop -- one that cannot be written must not keep the others
+      begin
+        update core.outbox o set waiting_for = null, available_at = clock_timestamp()
+        where o.id = v_ids[n] and o.occurred_at = v_ats[n];
+      exception when others then
+        if not core.row_fault(sqlstate) then raise; end if;
+        perform core.outbox_give_up(v_ids[n], v_ats[n], null, sqlstate || ': ' || sqlerrm);
+      end;
+    end loop;
+  end;
   perform pg_notify(n.channel, n.id::text) from (select distinct on (u.channel) u.channel, u.id
     from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
   if cardinality(v_ids) = 0 and not exists (select from core.outbox o where o.generation = p_generation
-       and o.waiting_for = p_handler and o.status = 'pending' and o.deleted_at is null) then
+       and o.waiting_for = p_handler and o.status = 'pending' and o.deleted_at is null
+       and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)) then
     delete from core.breakers b where b.generation = p_generation and b.handler_name = p_handler;
   end if;
   return cardinality(v_ids);

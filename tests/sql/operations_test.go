@@ -108,6 +108,22 @@ func TestOperationPauses(t *testing.T) {
 		line{"operator", fmt.Sprintf("select core.operation_set('%s', 'running', p_rate => 0)", id), "SP030 rate"})
 }
 
+// What does not settle hides nothing behind it, and skipped events are no canary.
+func TestOperationSeesWhatFails(t *testing.T) {
+	t.Parallel()
+	d := setupOperator(t, 1100, nil)
+	d.create(t, "replay", 1100, ", p_max_failed => 0.1, p_rate => 1e6, p_batch => 1000")
+	d.run(t, line{"worker", step, "t"}, line{"worker", step, "t"}, line{"", progress, "running 1100 0 0 0 -"})
+	exec(t, d.admin, "update core.outbox set status = 'failed', claimed_at = clock_timestamp() where id > $1", key(1050))
+	d.run(t, line{"worker", step, "f"},
+		line{"", progress, "paused 1100 0 50 0 50 of 50 events have failed again"})
+
+	d = setupOperator(t, 4, nil)
+	d.create(t, "replay", 4, ", p_canary => 1, p_goes_on => true")
+	exec(t, d.admin, "update core.outbox set claimed_at = clock_timestamp() where id = $1", key(1))
+	d.run(t, line{"worker", step, "t"}, line{"worker", step, "t"}, line{"", progress, "running 1 0 0 1 -"})
+}
+
 // Operations are deleted when their events are gone, a part at a time.
 func TestOperationsAreDeleted(t *testing.T) {
 	t.Parallel()

@@ -50,8 +50,9 @@ func traceID(traceparent string) string {
 const maxGroupBytes = 1000
 
 var (
-	// a quotation; an apostrophe within a word begins none
-	quoted = regexp.MustCompile("\"[^\"]*\"|`[^`]*`|(^|[^\\pL\\pN])'[^']*'")
+	// a quotation, whose end may be missing; an apostrophe within a word begins none
+	quoted = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*(?:\"|$)|`[^`]*(?:`|$)|«[^»]*(?:»|$)|“[^”]*(?:”|$)|‘[^’]*’|" +
+		"(^|[^\\pL\\pN])'(?:[^'\\\\]|\\\\.)*'")
 	// a word with a digit in it, or a long one of hexadecimal letters: a number, an id, a time
 	variable = regexp.MustCompile(`[\pL\pN_.:@/+-]*\pN[\pL\pN_.:@/+-]*|\b[a-fA-F]{8,}\b`)
 	// several of them, as in a list
@@ -62,11 +63,10 @@ var (
 // errorGroup returns the id of the group that a failure belongs to (core.error_groups), and its message without ids,
 // numbers and quoted text.
 func errorGroup(handler, class, message string) (id, normalised string) {
-	normalised = pgtx.CleanText(message, maxGroupBytes)
-	normalised = quoted.ReplaceAllString(normalised, "$1#")
+	normalised = quoted.ReplaceAllString(message, "$1#")
 	normalised = variable.ReplaceAllString(normalised, "#")
 	normalised = blanks.ReplaceAllString(normalised, " ")
-	normalised = strings.TrimSpace(repeats.ReplaceAllString(normalised, "#"))
+	normalised = pgtx.CleanText(strings.TrimSpace(repeats.ReplaceAllString(normalised, "#")), maxGroupBytes)
 	sum := sha256.Sum256([]byte(handler + "\x00" + class + "\x00" + normalised))
 	return hex.EncodeToString(sum[:6]), normalised
 }

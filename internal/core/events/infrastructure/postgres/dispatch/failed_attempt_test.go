@@ -19,7 +19,9 @@ func TestErrorGroupLeavesOutWhatVaries(t *testing.T) {
 		"ids [1, 2, 3,4] and (17)":                                       "ids [#] and (#)",
 		"hash deadbeefcafe of commit 3fa9c15":                            "hash # of commit #",
 		"one\n\ttwo   three":                                             "one two three",
-		"an unpaired \" stays, as does 'this":                            "an unpaired \" stays, as does 'this",
+		"a cut \"quotation with 1":                                       "a cut #",
+		"an unpaired ' stays":                                            "an unpaired ' stays",
+		"no «Veyra», no “card”, no ‘box’, no 'it\\'s'":                   "no #, no #, no #, no #",
 		"résumé №٣ of żółć":                                              "résumé №# of żółć",
 		"":                                                               "",
 	} {

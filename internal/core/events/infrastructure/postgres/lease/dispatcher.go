@@ -210,7 +210,7 @@ func (d *dispatcher) probe(ctx, limit context.Context, handler string, width int
 
 // drop frees the place of l, and the crash slot if l holds it.
 func (d *dispatcher) drop(ctx context.Context, l *lease) {
-	c, crashed := d.consumer, l.row.Crashes > 0
+	c, crashed := d.consumer, l.slot
 	if crashed {
 		c.Journal.CrashSlot.Release()
 	}

@@ -27,6 +27,7 @@ var (
 type lease struct {
 	row     dispatch.Row
 	handled []string                 // handlers that need not run
+	slot    bool                     // it holds the crash slot
 	probe   string                   // the handler that is called for its breaker
 	probed  chan<- *dispatch.Failure // gets what became of that; nil: the call succeeded
 	cancel  context.CancelCauseFunc  // ends the work on it
@@ -111,7 +112,7 @@ func take(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, 
 			AvailableAt: r.AvailableAt, Replayed: r.Replayed, Breakers: r.Breakers,
 		}
 		row.SetFailures(r.HandlerFailures)
-		found[i] = &lease{row: row, handled: r.Handled, renewed: sent, probe: probe}
+		found[i] = &lease{row: row, handled: r.Handled, renewed: sent, slot: crashed, probe: probe}
 	}
 	return found, nil
 }

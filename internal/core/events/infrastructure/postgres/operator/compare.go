@@ -120,6 +120,9 @@ group by t.event_type, t.handler_name order by t.handler_name, t.event_type`, a,
 		if err != nil {
 			return err
 		}
+		if all := r.Handlers; !slices.ContainsFunc(all, func(h HandlerComparison) bool { return h.Verdict != Gone }) {
+			return fmt.Errorf("no worker of generation %d has registered its handlers: start one, then compare", b)
+		}
 		r.Groups, err = rows[NewGroup](ctx, tx, `
 select group_id, handler_name as handler, error_class, message, first_seen from core.error_groups
 where first_generation = $1 and not coalesce(muted_until > clock_timestamp(), false) order by first_seen, group_id`, b)

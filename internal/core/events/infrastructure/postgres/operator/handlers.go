@@ -40,7 +40,10 @@ select h.generation, h.handler_name as handler, h.event_type, coalesce(h.effect,
   case when b.handler_name is null then 0 else (select count(*)::int from (select from core.outbox o
     where o.generation = h.generation and o.waiting_for = h.handler_name and o.status = 'pending'
       and o.deleted_at is null limit $1) w) end as waiting
-from core.handlers h
+from (select k.generation, k.handler_name, k.event_type, k.effect, k.on_replay from core.handlers k
+  union all
+  select b.generation, b.handler_name, b.event_type, null, 'allow' from core.breakers b where not exists
+    (select from core.handlers k where k.generation = b.generation and k.handler_name = b.handler_name)) h
 join core.deployments d on d.generation = h.generation and d.status <> 'retired'
 left join core.breakers b on b.generation = h.generation and b.handler_name = h.handler_name
 order by b.handler_name is null, h.generation desc, h.handler_name`, MaxWaiting)
