@@ -19,7 +19,7 @@ declare
     when cardinality(p_occurred_ats) is distinct from v_count or array_position(p_event_ids, null) is not null
       or array_position(p_occurred_ats, null) is not null then 'occurred_ats: must be one for each event'
     when p_as_of is null or p_as_of > clock_timestamp() then 'as_of: must be a time that has passed'
-    when not coalesce(p_rate > 0 and p_rate <= 1e9, false) then 'rate: must be above 0, at most 1e9 events a second'
+    when not coalesce(p_rate between 1e-6 and 1e9, false) then 'rate: must be 1e-6 to 1e9 events a second'
     when p_batch is null or p_batch not between 1 and 1000 then 'batch: must be 1 to 1000'
     when p_canary < 1 then 'canary: must be at least 1'
     when not coalesce(p_max_failed between 0 and 1, false) then 'max_failed: must be a share from 0 to 1'

@@ -15,7 +15,7 @@ declare
       then 'state: must be running, paused or aborted'
     when p_canary < 1 then 'canary: must be at least 1'
     when not p_max_failed between 0 and 1 then 'max_failed: must be a share from 0 to 1'
-    when not (p_rate > 0 and p_rate <= 1e9) then 'rate: must be above 0, at most 1e9 events a second' end;
+    when not p_rate between 1e-6 and 1e9 then 'rate: must be 1e-6 to 1e9 events a second' end;
 begin
   if v_fault is not null then
     raise exception '%', v_fault using errcode = 'SP030', column = split_part(v_fault, ':', 1);
