@@ -81,6 +81,9 @@ begin
     exit when not found;
     update core.outbox o
     set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), claimed_by = p_worker,
+        -- given back by a probe it is due, and waits again
+        available_at = case when o.waiting_for is null then o.available_at else clock_timestamp() end,
+        waiting_for = null,
         lease_seconds = p_lease, attempts = least(o.attempts, 999999999) + 1,
         lease_handler = case when cardinality(p_handlers) = 1 then p_handlers[1] end where current of v_due
     returning o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,

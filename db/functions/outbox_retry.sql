@@ -21,7 +21,7 @@ begin
   if not found then return false; end if;
   update core.outbox o set attempts = o.attempts + case when p_counted then 1 else 0 end,
       available_at = clock_timestamp() + make_interval(secs => p_delay),
-      last_error = core.error_text(p_last_error), handler_failures = p_handler_failures,
+      last_error = core.error_text(p_last_error), handler_failures = p_handler_failures, waiting_for = null,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at returning o.available_at into v_available_at;
   if v_available_at is null or v_available_at = p_available_at then perform core.row_kept(); end if;

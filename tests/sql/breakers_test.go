@@ -49,6 +49,19 @@ func TestBreakerProbes(t *testing.T) {
 		line{"", "select count(*) from core.outbox where available_at <= clock_timestamp()", "3"})
 }
 
+// What a probe retries or gives back does not wait for ever.
+func TestProbedRowsAreDueAgain(t *testing.T) {
+	t.Parallel()
+	d := waits(t, "3")
+	d.run(t, line{"worker", `select core.outbox_retry(c.event_id, c.occurred_at, c.available_at, 0, 'E: a: no', '{}', false)
+			from core.outbox_claim(1, '{card}', 1, '-infinity', gen_random_uuid(), false, p_probe => 'platform.a') c`, "t"},
+		line{"worker", `select count(*) from (select core.outbox_release(array[l.event_id], array[l.occurred_at],
+			array[l.claim_token]) from core.outbox_lease(1, '{card}', 1, p_handlers => '{platform.a}',
+			p_probe => 'platform.a') l) r`, "1"},
+		line{"", "select count(*) from core.outbox where available_at <= clock_timestamp() and waiting_for is null", "2"},
+		line{"", waiting, "1"})
+}
+
 // A row that cannot be written keeps no other waiting when a breaker closes.
 func TestBreakerClosesBesideARowThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
