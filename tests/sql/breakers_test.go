@@ -54,7 +54,8 @@ func TestProbedRowsAreDueAgain(t *testing.T) {
 	t.Parallel()
 	d := waits(t, "3")
 	d.run(t, line{"worker", `select core.outbox_retry(c.event_id, c.occurred_at, c.available_at, 0, 'E: a: no', '{}',
-			false) from core.outbox_claim(1, '{card}', 1, '-infinity', gen_random_uuid(), false, p_probe => 'platform.a') c`, "t"},
+			false) from core.outbox_claim(1, '{card}', 1, '-infinity', gen_random_uuid(), false,
+			p_probe => 'platform.a') c`, "t"},
 		line{"worker", `select count(*) from (select core.outbox_release(array[l.event_id], array[l.occurred_at],
 			array[l.claim_token]) from core.outbox_lease(1, '{card}', 1, p_handlers => '{platform.a}',
 			p_probe => 'platform.a') l) r`, "1"},
