@@ -8,7 +8,8 @@ begin
   insert into core.breakers as b (generation, handler_name, event_type, cause, opened_by)
   values (p_generation, left(p_handler, 256), left(p_event_type, 256), left(p_cause, 1000), left(p_opened_by, 256))
   on conflict (generation, handler_name) do update
-  set closing = false, width = 1, cause = excluded.cause, opened_by = excluded.opened_by, opened_at = clock_timestamp(),
+  set closing = false, width = 1, probes = 0, failed_probes = 0, cause = excluded.cause,
+    opened_by = excluded.opened_by, opened_at = clock_timestamp(),
     next_probe_at = excluded.next_probe_at where b.closing;
   return found;
 end

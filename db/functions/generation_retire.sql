@@ -19,7 +19,8 @@
 --
 -- Refuses a generation that is unknown (SP019) or live (SP040), and to be called at a higher isolation level than READ
 -- COMMITTED, which would look at events of an older snapshot (SP043). Ends the pauses of what it retires, and notes
--- them. Writes core.deployments, core.event_types, core.paused_types, core.operator_actions; reads core.outbox.
+-- them, and deletes its breakers. Writes core.deployments, core.event_types, core.paused_types, core.breakers,
+-- core.operator_actions; reads core.outbox.
 create function core.generation_retire(p_generation bigint, p_retired_by text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set lock_timeout = '1s' as $$
 declare
@@ -99,6 +100,7 @@ begin
     where t.consumed_in ? p_generation::text;
   with ended as (delete from core.paused_types p where p.generation = p_generation returning p.event_type)
   select array_agg(e.event_type order by e.event_type) into v_paused from ended e;
+  delete from core.breakers b where b.generation = p_generation;
   perform core.operator_action('generation_retire', p_retired_by, p_generation => p_generation,
     p_details => jsonb_build_object('paused_types', to_jsonb(v_paused)));
   return 'retired';

@@ -24,7 +24,8 @@ begin
   values (p_generation, p_handler, v_type, coalesce(btrim(p_reason), 'by an operator'),
     coalesce(btrim(p_tripped_by), session_user), true)
   on conflict (generation, handler_name) do update
-  set forced = true, closing = false, cause = excluded.cause, opened_by = excluded.opened_by where not b.forced;
+  set forced = true, closing = false, cause = excluded.cause, opened_by = excluded.opened_by,
+    opened_at = excluded.opened_at where not b.forced;
   if not found then
     raise exception 'handler %: its breaker is open already, by an operator', p_handler
       using errcode = 'SP034', column = 'handler', hint = 'there is nothing to do';

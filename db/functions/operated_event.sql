@@ -19,7 +19,7 @@ begin
   end if;
   for v_row in
     select o.occurred_at, o.status, o.deleted_at, o.discarded_at, o.available_at, o.claimed_at, o.claimed_by,
-      o.lease_seconds
+      o.lease_seconds, o.waiting_for
     from core.outbox o where o.id = p_event_id and (p_occurred_at is null or o.occurred_at = p_occurred_at) limit 2
   loop
     v_others := v_others + 1;
@@ -75,6 +75,11 @@ begin
                 when 'relayed' then 'a broker has it for its handlers; `workers relay back` gives all such events back'
                 else 'nothing is left to do' end;
     end if;
+    if v_row.waiting_for is not null then
+      raise exception 'event %: waits for the breaker of % to close', p_event_id, v_row.waiting_for
+        using errcode = 'SP032', column = 'event_id', hint = 'it is due when that closes; `workers handlers list` '
+          'says why it is open, and `workers handlers close` closes it';
+    end if;
     if v_row.available_at <= clock_timestamp() then
       raise exception 'event %: is due already, since %', p_event_id, v_row.available_at
         using errcode = 'SP034', column = 'event_id',
@@ -88,6 +93,8 @@ begin
     raise exception 'event %: is %, not failed', p_event_id, v_row.status
       using errcode = 'SP032', column = 'event_id',
             hint = case
+              when v_row.waiting_for is not null
+                then format('it waits for the breaker of %s: see `workers handlers list`', v_row.waiting_for)
               when v_row.status = 'pending' and v_row.available_at > clock_timestamp()
                 then format('it is due at %1$s; sooner: `workers events retry-now %2$s`, or: '
                   'select core.outbox_retry_now(%2$L)', v_row.available_at, p_event_id)

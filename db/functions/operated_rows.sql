@@ -39,7 +39,7 @@ begin
                  and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
                when 'retry_now' then o.deleted_at is null
-                 and (o.status = 'pending' and o.available_at > clock_timestamp()
+                 and (o.status = 'pending' and o.available_at > clock_timestamp() and o.waiting_for is null
                  or o.status in ('pending', 'in_flight')
                    and exists (select from core.quarantined_events q
                      where q.id = o.id and q.occurred_at = o.occurred_at)) end for update of o skip locked) o;

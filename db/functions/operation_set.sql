@@ -1,12 +1,12 @@
--- core.operation_set(p_operation, p_state, p_by, p_canary, p_max_failed, p_rate, p_run, p_skip) pauses, resumes
--- (running) or aborts an operation, and returns the state before. Events that it has replayed are not called back. A
--- resumed operation takes no account of what has failed before. It goes on with a canary that has not settled, begins
--- another one of p_canary events, or none; the other parameters replace what it had, if they are not null. Refuses an
--- unknown operation (SP031), one that is over (SP032) or in that state (SP034), a malformed argument (SP030). Writes
--- core.operations, core.operator_actions.
+-- core.operation_set(p_operation, p_state, p_by, p_canary, p_max_failed, p_rate, p_run, p_skip, p_goes_on) pauses,
+-- resumes (running) or aborts an operation, and returns the state before. Events that it has replayed are not called
+-- back. A resumed operation takes no account of what has failed before. It goes on with a canary that has not settled,
+-- begins another one of p_canary events, or none; the other parameters replace what it had, if they are not null.
+-- Refuses an unknown operation (SP031), one that is over (SP032) or in that state (SP034), a malformed argument
+-- (SP030). Writes core.operations, core.operator_actions.
 create function core.operation_set(p_operation uuid, p_state text, p_by text default null,
   p_canary integer default null, p_max_failed double precision default null, p_rate double precision default null,
-  p_run text[] default null, p_skip text[] default null) returns text
+  p_run text[] default null, p_skip text[] default null, p_goes_on boolean default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_before text;
@@ -44,7 +44,7 @@ begin
   update core.operations o set state = p_state, state_at = clock_timestamp(), why = null,
     state_by = coalesce(btrim(p_by), session_user), stepped_at = clock_timestamp(),
     max_failed = coalesce(p_max_failed, o.max_failed), rate = coalesce(p_rate, o.rate),
-    run = coalesce(p_run, o.run), skip = coalesce(p_skip, o.skip),
+    run = coalesce(p_run, o.run), skip = coalesce(p_skip, o.skip), goes_on = coalesce(p_goes_on, o.goes_on),
     canary = case when p_state <> 'running' then o.canary
       when p_canary is not null then o.acted + p_canary
       when o.acted < o.canary or exists (select from core.operation_rows r

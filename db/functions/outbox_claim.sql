@@ -23,10 +23,8 @@ declare
   v_none_skipped constant boolean := v_suspects = '{}' and not exists (select from core.quarantined_events);
   v_breakers constant text[] := (select array_agg(b.handler_name) from core.breakers b
     where b.generation = p_generation and b.event_type = p_event_type and not b.closing);
-  v_from constant timestamptz := case when p_probe is null then p_watermark
-    else statement_timestamp() + interval '500 years' end;
-  v_to constant timestamptz := case when p_probe is null then least(statement_timestamp(), p_kept_by)
-    else 'infinity' end;
+  v_from timestamptz := p_watermark;
+  v_to timestamptz := least(statement_timestamp(), p_kept_by);
   v_size bigint;
   v_bytes bigint := 0;
 begin
@@ -36,6 +34,12 @@ begin
   -- not in the queries: there it would cost a little for each row
   if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
     return;
+  end if;
+  if p_probe is not null then -- the times of those that wait, which are far ahead, by their own index
+    select min(w.available_at), max(w.available_at) into v_from, v_to
+    from (select o.available_at from core.outbox o
+      where o.generation = p_generation and o.waiting_for = p_probe and o.status = 'pending' and o.deleted_at is null
+      order by o.available_at limit p_limit) w;
   end if;
   if p_crashed then
     return query

@@ -32,9 +32,8 @@ set enable_bitmapscan = off set enable_sort = off set jit = off set plan_cache_m
 #variable_conflict use_column
 declare
   v_due refcursor;
-  v_from constant timestamptz := case when p_probe is null then p_watermark
-    else statement_timestamp() + interval '500 years' end;
-  v_to constant timestamptz := case when p_probe is null then statement_timestamp() else 'infinity' end;
+  v_from timestamptz := p_watermark;
+  v_to timestamptz := statement_timestamp();
   v_row record;
   v_bytes bigint := 0;
 begin
@@ -67,6 +66,12 @@ begin
         and not exists (select from core.quarantined_events q where q.id = o.id and q.occurred_at = o.occurred_at)
       order by o.available_at limit 1000 for update skip locked) d
     where d.handler is not null group by d.handler;
+  end if;
+  if p_probe is not null then -- the times of those that wait, which are far ahead, by their own index
+    select min(w.available_at), max(w.available_at) into v_from, v_to
+    from (select o.available_at from core.outbox o
+      where o.generation = p_generation and o.waiting_for = p_probe and o.status = 'pending' and o.deleted_at is null
+      order by o.available_at limit p_limit) w;
   end if;
   if p_crashed then
     open v_due for

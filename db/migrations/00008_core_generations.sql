@@ -201,6 +201,7 @@ begin
     where t.consumed_in ? p_generation::text;
   with ended as (delete from core.paused_types p where p.generation = p_generation returning p.event_type)
   select array_agg(e.event_type order by e.event_type) into v_paused from ended e;
+  delete from core.breakers b where b.generation = p_generation;
   perform core.operator_action('generation_retire', p_retired_by, p_generation => p_generation,
     p_details => jsonb_build_object('paused_types', to_jsonb(v_paused)));
   return 'retired';

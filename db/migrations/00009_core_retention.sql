@@ -127,11 +127,13 @@ begin
         order by k.n limit 10 * p_limit);
     if not found then delete from core.operations o where o.id = v_operation; end if;
   end if;
-  delete from core.error_groups g
-  where g.last_seen < (core.retention_window('outbox_row')).expired - (clock_timestamp() - v_over);
-  delete from core.quarantined_events q where not exists (select from core.outbox o
-    where o.id = q.id and o.occurred_at = q.occurred_at and o.status in ('pending', 'in_flight')
-      and o.deleted_at is null);
+  if p_after is null then -- once in a sweep
+    delete from core.error_groups g where g.note is null and coalesce(g.muted_until < clock_timestamp(), true)
+      and g.last_seen < (core.retention_window('outbox_row')).expired - (clock_timestamp() - v_over);
+    delete from core.quarantined_events q where not exists (select from core.outbox o
+      where o.id = q.id and o.occurred_at = q.occurred_at and o.status in ('pending', 'in_flight')
+        and o.deleted_at is null);
+  end if;
   select array_agg(l.ctid), array_agg(l.id), array_agg(l.occurred_at),
     case when count(*) = p_limit then array[max(l.deleted_at)::text] end
   into v_rows, v_ids, v_ats, next from (select o.ctid, o.id, o.occurred_at, o.deleted_at from core.outbox o

@@ -67,7 +67,8 @@ create function core.error_group_seen(p_group text, p_handler text, p_class text
   p_generation bigint) returns void language plpgsql volatile as $$
 begin
   insert into core.error_groups as g (group_id, handler_name, error_class, message, first_generation)
-  select left(p_group, 64), left(p_handler, 256), left(p_class, 256), left(p_message, 1000), p_generation
+  select left(p_group, 64), case when p_group = p_class then 'outbox' else left(p_handler, 256) end,
+    left(p_class, 256), left(p_message, 1000), p_generation
   where not exists (select from core.error_groups k
     where k.group_id = left(p_group, 64) and k.last_seen > clock_timestamp() - interval '1 minute')
   on conflict (group_id) do update set last_seen = clock_timestamp();
@@ -134,8 +135,9 @@ language sql stable as $$
   select o.id, o.occurred_at, h.handler_name, h.on_replay
   from unnest(p_ids, p_occurred_ats) as k(id, occurred_at)
   cross join lateral (select o.* from core.outbox o where o.id = k.id and o.occurred_at = k.occurred_at offset 0) o
-  join core.handlers h on h.generation = p_generation and h.event_type = o.event_type
-    and core.handles(h.handler_name, o.target)
+  join core.handlers h on h.event_type = o.event_type and core.handles(h.handler_name, o.target)
+    and h.generation = (select k.generation from core.handlers k where k.event_type = o.event_type
+      order by k.generation = p_generation desc, k.generation desc limit 1)
   where exists (select from core.failed_attempts f
       where f.event_id = o.id and f.occurred_at = o.occurred_at and f.handler_name = h.handler_name)
     and not exists (select from core.event_handled e

@@ -72,7 +72,8 @@ begin
   insert into core.breakers as b (generation, handler_name, event_type, cause, opened_by)
   values (p_generation, left(p_handler, 256), left(p_event_type, 256), left(p_cause, 1000), left(p_opened_by, 256))
   on conflict (generation, handler_name) do update
-  set closing = false, width = 1, cause = excluded.cause, opened_by = excluded.opened_by, opened_at = clock_timestamp(),
+  set closing = false, width = 1, probes = 0, failed_probes = 0, cause = excluded.cause,
+    opened_by = excluded.opened_by, opened_at = clock_timestamp(),
     next_probe_at = excluded.next_probe_at where b.closing;
   return found;
 end
@@ -178,7 +179,8 @@ begin
   values (p_generation, p_handler, v_type, coalesce(btrim(p_reason), 'by an operator'),
     coalesce(btrim(p_tripped_by), session_user), true)
   on conflict (generation, handler_name) do update
-  set forced = true, closing = false, cause = excluded.cause, opened_by = excluded.opened_by where not b.forced;
+  set forced = true, closing = false, cause = excluded.cause, opened_by = excluded.opened_by,
+    opened_at = excluded.opened_at where not b.forced;
   if not found then
     raise exception 'handler %: its breaker is open already, by an operator', p_handler
       using errcode = 'SP034', column = 'handler', hint = 'there is nothing to do';

@@ -11,7 +11,8 @@ import (
 )
 
 func TestBreakers(t *testing.T) {
-	setup(t).cases(aBreakerLetsEventsWait, aBreakerOfLeasedWork, onePoisonEventOpensNoBreaker, aForcedBreakerIsNotProbed)
+	setup(t).cases(aBreakerLetsEventsWait, aBreakerOfLeasedWork, onePoisonEventOpensNoBreaker, aForcedBreakerIsNotProbed,
+		aSlowProbeHoldsUpNoOther, aBreakerOfAHandlerThatIsGone)
 }
 
 // dependency is something that a handler depends on, and that may be down.
@@ -132,5 +133,46 @@ func aForcedBreakerIsNotProbed(b *bundle) {
 	l.awaitDelivered(5)
 	if released != 5 || mail.calls.Load() != 6 {
 		b.Errorf("%d were made due, and %d called", released, mail.calls.Load())
+	}
+}
+
+// While one breaker is probed by a slow call, another one is probed twice, and closes.
+func aSlowProbeHoldsUpNoOther(b *bundle) {
+	hold := make(chan struct{})
+	var mail dependency
+	mail.down.Store(true)
+	slow := handler("platform.slow", func(context.Context, events.Tx, events.Envelope) error {
+		<-hold
+		return nil
+	})
+	b.publish(event(0))
+	b.exec("insert into core.breakers (generation, handler_name, event_type, opened_by, cause, next_probe_at) "+
+		"select $1, h, $2, 'test', 'E', now() - interval '1 hour' from unnest('{platform.mailer,platform.slow}'::text[]) h",
+		int64(b.generation), happenedType)
+	b.exec("update core.outbox set waiting_for = 'platform.slow', available_at = now() + interval '1000 years'")
+	b.publish(event(1))
+	b.exec("update core.outbox set waiting_for = 'platform.mailer', available_at = now() + interval '1000 years' " +
+		"where waiting_for is null")
+	defer close(hold)
+	b.startWorker(noPoll, subscription(slow,
+		handler("platform.mailer", func(context.Context, events.Tx, events.Envelope) error {
+			defer mail.down.Store(false)
+			return mail.call()
+		})))
+	b.eventually("the other breaker is closed", func() bool {
+		return one[string](b, "select string_agg(handler_name, ' ') from core.breakers") == "platform.slow"
+	})
+}
+
+// The breaker of a handler that the generation's workers do not have any more closes: its events wait for none.
+func aBreakerOfAHandlerThatIsGone(b *bundle) {
+	b.publish(event(0))
+	b.exec("insert into core.breakers (generation, handler_name, event_type, opened_by, cause) values ($1, "+
+		"'platform.gone', $2, 'test', 'E')", int64(b.generation), happenedType)
+	b.exec("update core.outbox set waiting_for = 'platform.gone', available_at = now() + interval '1000 years'")
+	b.startWorker(noPoll, subscription(effectHandler("worlds.two")))
+	b.awaitAllDelivered(1)
+	if open := one[int](b, "select count(*)::int from core.breakers"); open != 0 {
+		b.Errorf("%d breakers are open", open)
 	}
 }

@@ -42,6 +42,10 @@ func TestBreakerProbes(t *testing.T) {
 		line{"worker", "select core.breaker_release(1, 'platform.a', 2)", "2"}, line{"", waiting, "1"},
 		line{"worker", opened, "t"}, // it may open again while it closes
 		line{"worker", "select core.breaker_release(1, 'platform.a', 2)", "0"}, line{"", waiting, "1"},
+		line{"operator", "select core.outbox_retry_now(id) from core.outbox where waiting_for is not null",
+			"SP032 event_id"},
+		line{"operator", "select count(*) from core.outbox_retry_now_many(array(select id from core.outbox " +
+			"where waiting_for is not null))", "0"},
 		line{"operator", "select core.handler_close(1, 'platform.a') is null", "f"},
 		line{"worker", "select core.breaker_release(1, 'platform.a', 2)", "1"},
 		line{"worker", "select core.breaker_release(1, 'platform.a', 2)", "0"},

@@ -37,11 +37,15 @@ func TestFailedAttempts(t *testing.T) {
 			"from (select now() as occurred_at) o"), ""},
 		line{"", "select count(*) from core.failed_attempts where event_id = '{9}'", "0"})
 	exec(t, d.admin, filled(addAttempts(2, "platform.a")))
-	exec(t, d.admin, "update core.error_groups set last_seen = now() - interval '100 days' where group_id = 'g worlds.b'")
+	exec(t, d.admin, `insert into core.error_groups (group_id, handler_name, error_class, message, first_generation, note,
+		muted_until) values ('noted', 'h', 'E', 'm', 1, 'known', null),
+		('muted', 'h', 'E', 'm', 1, null, now() + interval '1 day')`)
+	exec(t, d.admin, "update core.error_groups set last_seen = now() - interval '100 days' "+
+		"where group_id <> 'g platform.a'")
 	d.alter(t, 1, "deleted_at = now() - interval '30 days', status = 'delivered', delivered_at = now()")
 	d.run(t, line{"", "select rows from core.retention_delete_outbox(null, 10)", "1"},
 		line{"", "select count(*), min(event_id::text) from core.failed_attempts", "1 {2}"},
-		line{"", "select group_id from core.error_groups", "g platform.a"})
+		line{"", "select group_id from core.error_groups order by 1", "g platform.a; muted; noted"})
 }
 
 func TestErrorGroupsAreNotedAndMuted(t *testing.T) {
@@ -83,6 +87,10 @@ func TestReplayOfHandlersThatActOutside(t *testing.T) {
 	d.run(t, line{"operator", "select core.outbox_replay('{1}', 3, 'anna', p_run => '{platform.ask}')", "1"},
 		line{"operator", "select core.outbox_replay('{2}', 3, 'anna', p_run => '{platform.skip}')", "1"},
 		line{"operator", "select core.outbox_replay('{3}', 3, 'anna', p_skip => '{platform.ask}')", "1"}, // it never began
+		// no worker of generation 4 has registered its handlers yet: the policies of 3 count
+		line{"", "select handler_name, on_replay from core.begun_handlers('{{1}}', array(select occurred_at " +
+			"from core.outbox where id = '{1}'), 4) order by 1",
+			"platform.allow allow; platform.ask ask; platform.plain allow"},
 		line{"", "select handler_name, event_id::text, outcome, skipped_by from core.event_handled",
 			"platform.skip {1} skipped anna"})
 	d.alter(t, 1, failedRow)

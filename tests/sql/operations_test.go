@@ -124,6 +124,51 @@ func TestOperationSeesWhatFails(t *testing.T) {
 	d.run(t, line{"worker", step, "t"}, line{"worker", step, "t"}, line{"", progress, "running 1 0 0 1 -"})
 }
 
+// A locked event has its turn later. One that cannot be written is skipped, and keeps no other; if none can be, the
+// operation pauses.
+func TestOperationAndSingleEvents(t *testing.T) {
+	t.Parallel()
+	d := setupOperator(t, 7, nil)
+	reject := func(which string) {
+		exec(t, d.admin, `drop trigger if exists reject on core.outbox; drop function if exists public.reject();
+			create function public.reject() returns trigger language plpgsql as $$
+			begin raise exception 'audit rejects'; end $$;
+			create trigger reject before update on core.outbox for each row when (`+which+`)
+			execute function public.reject()`)
+	}
+	reject("old.id = '" + key(2).String() + "'")
+	locked := begin(t, d.admin)
+	exec(t, locked, "select from core.outbox where id = $1 for update", key(3))
+	id := d.create(t, "replay", 4, ", p_rate => 1e6")
+	d.run(t, line{"worker", step, "t"}, line{"", progress, "running 2 0 0 1 -"},
+		line{"worker", "select next_in from core.operation_step()", "1"},
+		line{"", "select note from core.operation_rows where outcome = 'skipped'", "P0001: audit rejects"})
+	must(t, locked.Rollback(deadline(t)))
+	d.run(t, line{"worker", step, "t"}, line{"", progress, "running 3 0 0 1 -"})
+
+	reject("true")
+	d.create(t, "discard", 3, "")
+	exec(t, d.admin, fmt.Sprintf("update core.operations set stepped_at = now() where id = '%s'", id))
+	d.run(t, line{"worker", step, "f"}, line{"", progress + " order by id",
+		"running 3 0 0 1 -; paused 0 0 0 3 P0001: audit rejects"})
+}
+
+// An operation that is paused takes no turn from one that runs. A canary of a discard goes on, too.
+func TestOperationsTakeTurns(t *testing.T) {
+	t.Parallel()
+	d := setupOperator(t, 6, nil)
+	paused := d.create(t, "replay", 2, "")
+	d.run(t, line{"worker", step, "t"},
+		line{"operator", fmt.Sprintf("select core.operation_set('%s', 'paused')", paused), "running"})
+	d.create(t, "discard", 4, ", p_canary => 1, p_goes_on => true, p_batch => 1, p_rate => 1e6")
+	d.run(t, line{"worker", step, "t"}, line{"worker", step, "t"}, line{"worker", step, "t"}, line{"worker", step, "f"},
+		line{"worker", noStep, "0"}, line{"", progress + " order by id", "paused 2 0 0 0 -; done 4 0 0 0 -"})
+	exec(t, d.admin, "update core.operations set state = 'paused', canary = 1, goes_on = false where name = 'discard'")
+	d.run(t, line{"operator", `select core.operation_set(id, 'running', p_canary => 1, p_goes_on => true)
+		from core.operations where name = 'discard'`, "paused"},
+		line{"", "select canary, goes_on from core.operations where name = 'discard'", "5 t"})
+}
+
 // Operations are deleted when their events are gone, a part at a time.
 func TestOperationsAreDeleted(t *testing.T) {
 	t.Parallel()
@@ -164,9 +209,12 @@ func TestOperationIsChanged(t *testing.T) {
 	}
 	d.run(t, line{"worker", step, "t"}, line{"operator", set("paused"), "running"},
 		line{"operator", set("paused"), "SP034 operation"},
-		line{"worker", "select next_in from core.operation_step()", "-"}, line{"", progress, "paused 1 0 0 0 -"})
+		line{"worker", "select next_in from core.operation_step('" + id + "')", "-"},
+		line{"", progress, "paused 1 0 0 0 -"})
 	d.settle(t, "delivered", 1)
-	d.run(t, line{"operator", set("aborted"), "paused"}, line{"worker", step, "f"},
+	d.run(t, line{"operator", set("aborted"), "paused"}, line{"worker", noStep, "0"})
+	exec(t, d.admin, "update core.operations set stepped_at = now() - interval '11 seconds'")
+	d.run(t, line{"worker", step, "f"},
 		line{"", progress, "aborted 1 1 0 0 -"},
 		line{"operator", set("running"), "SP032 operation"}, line{"worker", set("running"), "42501 ~ operation_set"},
 		line{"operator", "select core.operation_set('{9}', 'paused')", "SP031 operation"},

@@ -23,6 +23,7 @@ select k.id::uuid as event_id, k.occurred_at::timestamptz as occurred_at,
     when o.status in ('failed', 'delivered') and @generation::bigint > 0
       and core.unconsumed(o.event_type, o.event_version,
         @generation::bigint) then 'of a type that no handler consumes there'
+    when o.status = 'pending' and o.waiting_for is not null then 'waiting for the breaker of ' || o.waiting_for
     else o.status end::text as state
 from (select unnest(@ids::uuid[]) as id, unnest(@occurred_ats::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at

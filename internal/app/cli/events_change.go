@@ -130,6 +130,11 @@ func (r *bulkRun) run(ctx context.Context, p Process, c *operator.Client) error 
 		return err
 	}
 	n := s.Len()
+	if r.operation && n > 0 {
+		if err := noteOperations(ctx, p, c); err != nil {
+			return err
+		}
+	}
 	switch {
 	case r.dryRun:
 		notDone(p)

@@ -39,9 +39,9 @@ func operationFlags(cmd *cobra.Command, course *operator.Course) {
 	flags := cmd.Flags()
 	oneFlag(flags, &course.Canary, "canary", "act on so many events first, wait until they have settled, and pause",
 		between(strconv.Atoi, 1, 1_000_000))
-	flags.BoolVar(&course.GoesOn, "go-on", false, "go on after the canary if all of it were delivered")
+	flags.BoolVar(&course.GoesOn, "go-on", false, "go on after the canary if none of it failed again")
 	oneFlag(flags, &course.MaxFailed, "max-failed",
-		"pause when a larger share of the settled events has failed again, from 0 to 1", between(parseFloat, 0, 1))
+		"pause when a larger share of the settled events has failed again, from 0 to 1; 1: never", between(parseFloat, 0, 1))
 }
 
 // follow carries an operation on and prints its progress, until it has acted on all events, or paused. If ctx ends, the
@@ -73,6 +73,18 @@ func follow(ctx context.Context, p Process, c *operator.Client, id uuid.UUID, do
 		case <-ctx.Done():
 		}
 	}
+}
+
+// noteOperations names the operations that are not over: another one may have events in common with them.
+func noteOperations(ctx context.Context, p Process, c *operator.Client) error {
+	all, err := c.Operations(ctx, operator.DefaultPageSize)
+	for _, o := range all {
+		if o.State == operator.OperationRunning || o.State == operator.OperationPaused {
+			p.notef("operation %s, a %s of %s by %s, is %s: what both select, the first to reach it acts on", o.ID, o.Name,
+				eventsText(o.Total), o.CreatedBy, o.State)
+		}
+	}
+	return err
 }
 
 func progress(o operator.Operation) string {

@@ -32,5 +32,7 @@ func WithDelivery(ctx context.Context, d DeliveryInfo) context.Context {
 
 // CausedBy returns ctx for publishing what e has caused. Only HandleBatch needs it, which is given several events.
 func CausedBy(ctx context.Context, e Envelope) context.Context {
-	return WithDelivery(ctx, DeliveryInfo{EventID: e.EventID})
+	d := Delivery(ctx)
+	d.EventID = e.EventID
+	return WithDelivery(ctx, d)
 }

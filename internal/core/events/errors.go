@@ -29,7 +29,14 @@ type PayloadError struct {
 	Err       error
 }
 
-func (e *PayloadError) Error() string { return fmt.Sprintf("payload of %s: %v", e.EventType, e.Err) }
+func (e *PayloadError) Error() string {
+	if e.Err == nil {
+		return "payload of " + e.EventType
+	}
+	return fmt.Sprintf("payload of %s: %v", e.EventType, e.Err)
+}
+
+// Unwrap returns Err.
 func (e *PayloadError) Unwrap() error { return e.Err }
 
 // TerminalError is a failure that no retry can fix.

@@ -57,6 +57,7 @@ select k.id::uuid as event_id, k.occurred_at::timestamptz as occurred_at,
     when o.status in ('failed', 'delivered') and $2::bigint > 0
       and core.unconsumed(o.event_type, o.event_version,
         $2::bigint) then 'of a type that no handler consumes there'
+    when o.status = 'pending' and o.waiting_for is not null then 'waiting for the breaker of ' || o.waiting_for
     else o.status end::text as state
 from (select unnest($3::uuid[]) as id, unnest($4::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at

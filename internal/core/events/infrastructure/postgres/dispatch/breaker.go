@@ -43,7 +43,7 @@ func (b *breakers) succeeded(handler string) {
 // failedWith takes in a failure of a handler, and reports whether it is time to open its breaker. An error of the data,
 // of the row, or of the server's state tells nothing of what the handler depends on.
 func (b *breakers) failedWith(handler string, id uuid.UUID, f Failure) (trips bool) {
-	if f.disposition != transient || f.Class == pgtx.ClassIntegrity {
+	if f.disposition != transient || f.ofData() {
 		return false
 	}
 	b.mu.Lock()
@@ -60,6 +60,9 @@ func (b *breakers) failedWith(handler string, id uuid.UUID, f Failure) (trips bo
 	}
 	return trips
 }
+
+// ofData reports whether the failure tells of data, and not of what the handler depends on.
+func (f Failure) ofData() bool { return f.Class == pgtx.ClassIntegrity }
 
 // OpenBreakers returns the handlers whose breakers are open, as far as this process knows.
 func (c *Consumer) OpenBreakers() []string {
@@ -124,14 +127,9 @@ func (c *Consumer) OpenTripped(ctx context.Context) {
 	}
 }
 
-// Opens reads the open breakers of a claim, but that of the handler that is probed.
-func (c *Consumer) Opens(column, probe string) []string {
-	open, _ := c.opens(column, probe)
-	return open
-}
-
-// opens is [Consumer.Opens], and returns the consumer's handlers that are to be called.
-func (c *Consumer) opens(column, probe string) (open []string, called []events.Registration) {
+// ReadBreakers reads the column breakers of a claim. It returns the handlers with open breakers, but the one that is
+// probed, and the handlers that are to be called.
+func (c *Consumer) ReadBreakers(column, probe string) (open []string, called []events.Registration) {
 	if column == "" { // nearly always
 		return nil, c.Handlers
 	}
@@ -147,29 +145,32 @@ func (c *Consumer) opens(column, probe string) (open []string, called []events.R
 func (t *Tx) waitFor(ctx context.Context, handler string, rows []Row) error {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
-	ids, times, tokens := Keys(rows)
-	if rows[0].Token == uuid.Nil {
-		tokens = []uuid.UUID{}
-	}
-	waiting, err := t.Queries.Wait(ctx, coredb.WaitParams{
-		Generation: int64(t.consumer.Journal.Generation), Handler: handler, Ids: ids, OccurredAts: times, Tokens: tokens,
-	})
+	waiting, err := t.wait(ctx, handler, rows)
 	if err != nil {
 		return fmt.Errorf("%w as waiting: %w", ErrSettle, err)
 	}
-	if len(waiting) != len(rows) {
-		return fmt.Errorf("%w as waiting: %d of %d rows: %w", ErrSettle, len(waiting), len(rows), errKept)
+	if waiting != len(rows) {
+		return fmt.Errorf("%w as waiting: %d of %d rows: %w", ErrSettle, waiting, len(rows), errKept)
 	}
 	return nil
 }
 
-// Waits lets a leased row wait for the breaker of a handler, and reports whether this worker still held the row.
-func Waits(ctx context.Context, t *Tx, handler string, row Row) (held bool, err error) {
-	ids, times, tokens := Keys([]Row{row})
-	waiting, err := t.Queries.Wait(ctx, coredb.WaitParams{
+// wait is [Tx.waitFor] for rows that another worker may hold by now. It returns how many wait.
+func (t *Tx) wait(ctx context.Context, handler string, rows []Row) (waiting int, err error) {
+	ids, times, tokens := Keys(rows)
+	if rows[0].Token == uuid.Nil {
+		tokens = []uuid.UUID{}
+	}
+	all, err := t.Queries.Wait(ctx, coredb.WaitParams{
 		Generation: int64(t.consumer.Journal.Generation), Handler: handler, Ids: ids, OccurredAts: times, Tokens: tokens,
 	})
-	return len(waiting) > 0, err
+	return len(all), err
+}
+
+// Waits lets a leased row wait for the breaker of a handler, and reports whether this worker still held the row.
+func Waits(ctx context.Context, t *Tx, handler string, row Row) (held bool, err error) {
+	waiting, err := t.wait(ctx, handler, []Row{row})
+	return waiting > 0, err
 }
 
 // settleOrWait settles those of the rows that no handler with an open breaker is for, and lets the others wait.
@@ -215,14 +216,18 @@ func (p *Probed) Note(f *Failure) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.Calls++
-	p.Failed = p.Failed || f != nil && (f.disposition == transient || f.disposition == free)
+	p.Failed = p.Failed || f != nil && (f.disposition == free || f.disposition == transient && !f.ofData())
 }
 
 // ProbeBreaker probes the open breaker of a handler, if it is time and no other worker does. It reports whether the
 // breaker closes now, and whether the next probe may follow at once.
 func (c *Consumer) ProbeBreaker(ctx context.Context, handler string) (closing, next bool, err error) {
 	i := slices.IndexFunc(c.Handlers, func(r events.Registration) bool { return r.Name == handler })
-	if i < 0 || c.Probe == nil {
+	if i < 0 { // the build that opened it had the handler: its events wait for none
+		closing, err = c.probed(ctx, handler, &Probed{Calls: maxProbe})
+		return closing, false, err
+	}
+	if c.Probe == nil {
 		return false, false, nil
 	}
 	limit := c.Handlers[i].CallTimeout() + c.Subscription.Lease + pgtx.ProbeGrace
@@ -243,7 +248,15 @@ func (c *Consumer) ProbeBreaker(ctx context.Context, handler string) (closing, n
 	if ctx.Err() != nil { // what it found was cancelled
 		found.Failed = true
 	}
-	ctx = context.WithoutCancel(ctx)
+	closing, err = c.probed(context.WithoutCancel(ctx), handler, found)
+	return closing, found.Calls > 0 && !found.Failed, err
+}
+
+// maxProbe is the width of the last probe: after so many calls that went well a breaker closes (core.breaker_probed).
+const maxProbe = 8
+
+// probed records what a probe has found, and reports whether the breaker closes.
+func (c *Consumer) probed(ctx context.Context, handler string, found *Probed) (closing bool, err error) {
 	err = pgtx.InTx(ctx, c.Pool, pgtx.WorkerRole, func(ctx context.Context, tx *pgtx.Tx) (err error) {
 		closing, err = coredb.New(tx).BreakerProbed(ctx, coredb.BreakerProbedParams{
 			Generation: int64(c.Journal.Generation), Handler: handler,
@@ -251,5 +264,5 @@ func (c *Consumer) ProbeBreaker(ctx context.Context, handler string) (closing, n
 		})
 		return err
 	})
-	return closing, found.Calls > 0 && !found.Failed, err
+	return closing, err
 }

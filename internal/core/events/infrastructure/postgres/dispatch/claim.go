@@ -70,7 +70,7 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 	for i := range rows {
 		result.payload += len(rows[i].Envelope.Payload)
 	}
-	open, called := c.opens(rows[0].Breakers, how.probe)
+	open, called := c.ReadBreakers(rows[0].Breakers, how.probe)
 	result.open, result.outside = len(open) > 0, actOutside(called)
 	if !how.crashed && !how.here && how.keptBy.IsZero() && !result.open && how.probe == "" {
 		sent, kept, err := t.relay(ctx, rows)
@@ -87,7 +87,8 @@ func dispatch(ctx context.Context, c *Consumer, entry *journal.Entry, how claim)
 	clean := 0 // how many rows have not failed yet; they are moved to the front
 	for i := range rows {
 		row := &rows[i]
-		if len(row.Failures) == 0 && row.Corrupt == nil && len(c.handlersOf(&row.Envelope)) > 0 {
+		if len(row.Failures) == 0 && row.Corrupt == nil && len(c.handlersOf(&row.Envelope)) > 0 &&
+			(!result.open || !row.Delivery().Replay) { // its handler with an open breaker may have handled it
 			if i > clean {
 				rows[clean], rows[i] = rows[i], rows[clean]
 			}
@@ -237,12 +238,10 @@ func handleAll(ctx context.Context, t *Tx, rows []Row, handlers []events.Registr
 	if err := t.Commit(committing); err != nil {
 		return err
 	}
-	for _, r := range handlers {
-		c.Observed(r, uuid.Nil, nil)
-	}
 	for i := range rows {
 		for _, r := range handlers {
 			if keys.Runs(r.Name, &rows[i], i) {
+				c.Observed(r, rows[i].Envelope.EventID, nil)
 				c.LogHandled(ctx, r, &rows[i], started, nil)
 			}
 		}

@@ -188,7 +188,10 @@ func decide(record map[string]HandlerFailure, unhandled []events.Registration, n
 	d := Decision{Failed: true, Failures: make(map[string]HandlerFailure), Classes: make(map[string]string)}
 	for name, f := range now {
 		d.Classes[name] = f.Class
-		if !f.outage {
+		// in an outage nothing is kept, but that a handler which acts outside had begun
+		if !f.outage || slices.ContainsFunc(unhandled, func(r events.Registration) bool {
+			return r.Name == name && r.ActsOutside != ""
+		}) {
 			d.attempts = append(d.attempts, newFailedAttempt(name, f))
 		}
 	}

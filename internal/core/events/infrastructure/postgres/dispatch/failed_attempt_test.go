@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 func TestErrorGroupLeavesOutWhatVaries(t *testing.T) {
@@ -55,5 +57,35 @@ func TestFailuresOfThreeCausesMakeThreeGroups(t *testing.T) {
 	}
 	if len(groups) != 3 {
 		t.Errorf("%d groups", len(groups))
+	}
+}
+
+// In an outage no attempts are kept, but those of handlers that act outside: a replay must know that they had begun.
+func TestAttemptsInAnOutage(t *testing.T) {
+	t.Parallel()
+	all := handlers("platform.plain", "platform.mailer")
+	all[1].ActsOutside = "sends mail"
+	d := decide(nil, all, map[string]Failure{
+		"platform.plain":  {disposition: free, outage: true},
+		"platform.mailer": {disposition: free, outage: true},
+	}, half)
+	if len(d.attempts) != 1 || d.attempts[0].HandlerName != "platform.mailer" {
+		t.Errorf("kept: %+v", d.attempts)
+	}
+}
+
+// Errors of data neither open a breaker nor keep it open: the dependency was reached.
+func TestErrorsOfDataAreNoneOfADependency(t *testing.T) {
+	t.Parallel()
+	for class, fails := range map[string]bool{pgtx.ClassIntegrity: false, pgtx.ClassTimeout: true} {
+		f, p, b := Failure{Class: class, disposition: transient}, Probed{}, breakers{}
+		p.Note(&f)
+		trips := false
+		for range tripsAt {
+			trips = b.failedWith("platform.mailer", uuid.New(), f)
+		}
+		if p.Failed != fails || trips != fails {
+			t.Errorf("%s: the probe failed %t, the breaker trips %t", class, p.Failed, trips)
+		}
 	}
 }

@@ -102,7 +102,7 @@ func (e *execution) work(ctx context.Context) error {
 // wrong with the row itself.
 func (e *execution) plan() (todo, unhandled, waiting []events.Registration, failures map[string]dispatch.Failure) {
 	handlers, failures := e.consumer.HandlersFor(e.lease.row)
-	open := e.consumer.Opens(e.lease.row.Breakers, e.lease.probe)
+	open, _ := e.consumer.ReadBreakers(e.lease.row.Breakers, e.lease.probe)
 	for _, r := range handlers {
 		switch {
 		case slices.Contains(e.lease.handled, r.Name):

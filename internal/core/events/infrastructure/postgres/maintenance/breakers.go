@@ -20,8 +20,10 @@ import (
 // open breaker.
 func Breakers(work context.Context, pool *pgxpool.Pool, generation events.Generation,
 	consumers map[string]*dispatch.Consumer, tripped <-chan struct{}, log *slog.Logger, health *notify.Health) *Service {
-	b := &breakers{work, pool, generation, consumers, log}
+	b := &breakers{work: work, pool: pool, generation: generation, consumers: consumers, log: log,
+		probing: make(map[string]bool), over: make(chan struct{}, 1)}
 	return NewService(func(ctx context.Context) {
+		defer b.probes.Wait()
 		for ctx.Err() == nil {
 			changed, wait := health.Changed(), pgtx.BreakersInterval
 			if answers(health, wait) {
@@ -38,6 +40,7 @@ func Breakers(work context.Context, pool *pgxpool.Pool, generation events.Genera
 			select {
 			case <-timer.C:
 			case <-tripped:
+			case <-b.over:
 			case <-changed:
 			case <-ctx.Done():
 			}
@@ -66,6 +69,11 @@ type breakers struct {
 	generation events.Generation
 	consumers  map[string]*dispatch.Consumer
 	log        *slog.Logger
+
+	mu      sync.Mutex
+	probing map[string]bool // handlers that are probed now
+	probes  sync.WaitGroup
+	over    chan struct{} // gets a value when a probe has ended
 }
 
 // read returns the open breakers, and tells the consumers of them.
@@ -89,16 +97,16 @@ func (b *breakers) read(ctx context.Context) (open []coredb.BreakersRow, err err
 	return open, nil
 }
 
-// probe probes those breakers whose time has come, and closes those that may close.
+// probe begins to probe those breakers whose time has come, and to close those that may close. A slow probe holds up no
+// other one.
 func (b *breakers) probe(ctx context.Context, open []coredb.BreakersRow) {
-	var probing sync.WaitGroup
-	defer probing.Wait()
 	for _, row := range open {
 		c, handles := b.consumers[row.EventType]
-		if !handles || !row.Closing && row.NextIn != 0 {
+		if !handles || !row.Closing && row.NextIn != 0 || !b.begin(row.HandlerName) {
 			continue
 		}
-		probing.Go(func() {
+		b.probes.Go(func() {
+			defer b.end(row.HandlerName)
 			closing, err := row.Closing, error(nil)
 			for next := true; next && !closing && err == nil && ctx.Err() == nil; {
 				closing, next, err = c.ProbeBreaker(b.work, row.HandlerName)
@@ -111,6 +119,26 @@ func (b *breakers) probe(ctx context.Context, open []coredb.BreakersRow) {
 					append(pgtx.LogError(err), pgtx.LogHandler, row.HandlerName)...)
 			}
 		})
+	}
+}
+
+// begin reports whether a handler is not being probed, and marks it as that.
+func (b *breakers) begin(handler string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	free := !b.probing[handler]
+	b.probing[handler] = true
+	return free
+}
+
+// end wakes the duty: the next probe may follow at once.
+func (b *breakers) end(handler string) {
+	b.mu.Lock()
+	delete(b.probing, handler)
+	b.mu.Unlock()
+	select {
+	case b.over <- struct{}{}:
+	default:
 	}
 }
 

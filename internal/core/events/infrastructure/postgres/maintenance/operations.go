@@ -40,8 +40,8 @@ func stepOperation(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger, he
 	switch {
 	case err != nil || len(steps) == 0:
 		return pgtx.Jittered(pgtx.OperationsInterval)
-	case steps[0].NextIn < 0: // it is paused, and waits for events
-		return pgtx.PausedOperationPause
+	case steps[0].NextIn < 0: // it is paused; another one may go on
+		return 0
 	default:
 		return pgtx.Seconds(steps[0].NextIn)
 	}

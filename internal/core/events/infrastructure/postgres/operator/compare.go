@@ -42,7 +42,7 @@ type Comparison struct {
 	Verdict  string              `json:"verdict"`
 	Reasons  []string            `json:"reasons"` // why B is worse
 	Handlers []HandlerComparison `json:"handlers"`
-	Groups   []NewGroup          `json:"new_groups"` // first seen in B, and not muted
+	Groups   []NewGroup          `json:"new_groups"` // first seen in B, seen in that time, and not muted
 	// Contracts that only one of the two has; null if one is retired, because its contracts are not known any more.
 	Contracts []ContractDifference `json:"contracts"`
 }
@@ -125,7 +125,8 @@ group by t.event_type, t.handler_name order by t.handler_name, t.event_type`, a,
 		}
 		r.Groups, err = rows[NewGroup](ctx, tx, `
 select group_id, handler_name as handler, error_class, message, first_seen from core.error_groups
-where first_generation = $1 and not coalesce(muted_until > clock_timestamp(), false) order by first_seen, group_id`, b)
+where first_generation = $1 and not coalesce(muted_until > clock_timestamp(), false)
+  and last_seen > clock_timestamp() - make_interval(secs => $2) order by first_seen, group_id`, b, since.Seconds())
 		if err != nil || retired {
 			return err
 		}

@@ -62,9 +62,9 @@ type OperationRow struct {
 type Course struct {
 	Rate      float64 // events per second at most; zero means DefaultRate, below zero no limit
 	Canary    int     // so many events first, after which it pauses; 0: none
-	GoesOn    bool    // it does not pause if all of the canary were delivered
+	GoesOn    bool    // it does not pause if none of the canary fails again
 	Batch     int     // events in a transaction; zero means DefaultBatch
-	MaxFailed float64 // it pauses when a larger share of at least ten settled events has failed again
+	MaxFailed float64 // it pauses when a larger share of ten events, or of all of a smaller canary or total, fails again
 }
 
 // BeginOperation makes an operation of a confirmed plan. Workers carry it on, and [Client.Step].
@@ -152,6 +152,7 @@ func (c *Client) AbortOperation(ctx context.Context, id uuid.UUID, by string) er
 // canary: there is none, unless the last one has not settled.
 func (c *Client) ResumeOperation(ctx context.Context, id uuid.UUID, by string, course Course, choice Choice) error {
 	return c.exec(ctx, "resume the operation", `select core.operation_set($1, 'running', nullif($2, ''),
-		nullif($3::integer, 0), nullif($4::double precision, -1), nullif($5::double precision, 0), $6, $7)`,
-		id, by, course.Canary, course.MaxFailed, course.Rate, choice.Run, choice.Skip)
+		nullif($3::integer, 0), nullif($4::double precision, -1), nullif($5::double precision, 0), $6, $7,
+		case when $3::integer > 0 or $8::boolean then $8 end)`,
+		id, by, course.Canary, course.MaxFailed, course.Rate, choice.Run, choice.Skip, course.GoesOn)
 }

@@ -62,7 +62,8 @@ func ParsePlanName(text string) (n PlanName, err error) {
 }
 
 // Check compares a plan that was confirmed with the one that would be carried out, which was selected as of the same
-// time, and returns how many of its events have changed since. The error says that they are not the same act.
+// time, and returns how many of its events have changed since. The error says that they are not the same act. As of one
+// time a filter never selects more than it did, so fewer events are a part of those that were confirmed.
 func (n PlanName) Check(now PlanName) (changed int, err error) {
 	if n.act != now.act || now.Events > n.Events || now.Events == n.Events && now.events != n.events {
 		return 0, fmt.Errorf("the plan %s is of another command, or of other flags: repeat --dry-run", n)

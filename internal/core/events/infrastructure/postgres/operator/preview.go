@@ -3,6 +3,7 @@ package operator
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -67,6 +68,16 @@ func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Gener
 	inFull bool) (Preview, error) {
 	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Handlers: []HandlerEffect{},
 		Unhandled: []UnhandledEffect{}, Paused: []Pause{}, Effects: []Effect{}}
+	unknown, err := value[[]string](ctx, c, "look up handlers", `select coalesce(array_agg(n), '{}')
+		from unnest($1::text[]) n where n not in (select h.handler_name from core.handlers h)`,
+		slices.Concat(choice.Run, choice.Skip))
+	if err == nil && len(unknown) > 0 {
+		err = fmt.Errorf("--run or --skip: no worker has registered a handler %s; `workers handlers list` lists them",
+			Joined(unknown))
+	}
+	if err != nil {
+		return Preview{}, err
+	}
 	types := make(map[string]bool)
 	var last Effect // the last one counted as unhandled
 	// once even without events, because it also checks the generation
@@ -109,7 +120,6 @@ from core.outbox_replay_preview_many($1, $2, $3) p`, k.ids, to, k.times)
 			}
 		}
 	}
-	var err error
 	preview.Breakers, err = value[[]string](ctx, c, "read the breakers", "select "+
 		"coalesce(array_agg(b.handler_name order by b.handler_name), '{}') from core.breakers b "+
 		"where b.generation = $1 and b.event_type = any ($2)", to,

@@ -87,7 +87,6 @@ const (
 	BreakersInterval     = 30 * time.Second           // how often open breakers are looked for
 	OpenBreakersInterval = 5 * time.Second            // the same, while one is open
 	MinProbePause        = 500 * time.Millisecond     // between two reads of an open breaker
-	PausedOperationPause = 10 * time.Second           // between two steps of operations that are paused
 	RelayedInterval      = 10 * time.Second           // how often events that a broker has lost are looked for
 	RelayDownPasses      = 3                          // of the same, until a broker that does not work counts as down
 	RelayedAfter         = RelayedInterval            // how long after they were sent
