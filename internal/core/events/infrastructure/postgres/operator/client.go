@@ -17,10 +17,15 @@ const Role = "spectral_operator"
 // method says otherwise: what operators ask may take long.
 type Client struct {
 	pool *pgxpool.Pool
+	role string
 }
 
 // New returns a Client on pool, whose login is a member of [Role].
-func New(pool *pgxpool.Pool) *Client { return &Client{pool: pool} }
+func New(pool *pgxpool.Pool) *Client { return &Client{pool, Role} }
+
+// As returns a Client on the same pool that acts as another role, which the pool's login is a member of. What it may do
+// the database decides.
+func (c *Client) As(role string) *Client { return &Client{c.pool, role} }
 
 // RefusedError says why a SQL function for operators refused a call. Nothing was changed.
 type RefusedError = pgtx.RefusedError
@@ -28,7 +33,7 @@ type RefusedError = pgtx.RefusedError
 // inTx runs work in one transaction as an operator. A refusal of the database becomes a [*RefusedError]. Errors begin
 // with what, the purpose of the work.
 func (c *Client) inTx(ctx context.Context, what string, work func(*pgtx.Tx) error) error {
-	err := pgtx.RunAs(ctx, c.pool, Role, func(tx *pgtx.Tx) error {
+	err := pgtx.RunAs(ctx, c.pool, c.role, func(tx *pgtx.Tx) error {
 		if err := tx.Flush(ctx); err != nil { // most texts are composed
 			return err
 		}
