@@ -227,6 +227,9 @@ type liveRow struct {
 func (c *Client) Live(ctx context.Context) (Live, error) {
 	var r liveRow
 	err := c.inTx(ctx, "read live figures", func(tx *pgtx.Tx) error {
+		if _, err := tx.Exec(ctx, byIndex+"; set local jit = off"); err != nil {
+			return err
+		}
 		found, err := rows[liveRow](ctx, tx, liveStatement, MaxWaiting, LiveMinutes)
 		if err == nil {
 			r = found[0]
