@@ -19,7 +19,7 @@ begin
   end if;
   for v_row in
     select o.occurred_at, o.status, o.deleted_at, o.discarded_at, o.available_at, o.claimed_at, o.claimed_by,
-      o.lease_seconds, o.waiting_for
+      o.lease_seconds, o.waiting_for, o.failure_history -> -1 ->> 'corrected_as' as corrected_as
     from core.outbox o where o.id = p_event_id and (p_occurred_at is null or o.occurred_at = p_occurred_at) limit 2
   loop
     v_others := v_others + 1;
@@ -42,6 +42,10 @@ begin
     if v_row.discarded_at is null then
       raise exception 'event %: is not discarded, it is %', p_event_id, v_row.status
         using errcode = 'SP034', column = 'event_id', hint = 'there is nothing to take back';
+    end if;
+    if v_row.corrected_as is not null then
+      raise exception 'event %: was corrected, and is published as %', p_event_id, v_row.corrected_as
+        using errcode = 'SP033', column = 'event_id', hint = 'nothing takes that back; act on the copy';
     end if;
     if v_row.deleted_at <= clock_timestamp() - make_interval(hours => v_days * 24) then
       raise exception 'event %: was discarded more than % days ago, at %', p_event_id, v_days, v_row.discarded_at

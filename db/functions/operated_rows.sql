@@ -36,6 +36,7 @@ begin
                when 'discard' then o.status = 'failed' and o.deleted_at is null
                  and coalesce(o.claimed_at < p_settled_before, true)
                when 'undiscard' then o.discarded_at is not null
+                 and not coalesce(o.failure_history -> -1 ? 'corrected_as', false)
                  and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
                when 'retry_now' then o.deleted_at is null

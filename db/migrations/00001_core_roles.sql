@@ -22,12 +22,18 @@ begin
     ['spectral_owner', '', ''],              -- owns every schema, table and function
     ['spectral_publisher', '', ''],          -- may call the publishing functions
     ['spectral_worker', 'noinherit', ''],    -- claims, deduplicates, settles; has the context roles, not inherited
+    ['spectral_viewer', '', ''],             -- reads all but payloads, of which it sees what is not sensitive
+    ['spectral_payload_reader', '', ''],     -- reads payloads, too
     ['spectral_operator', '', ''],           -- reads the outbox and acts on events
+    ['spectral_corrector', '', ''],          -- publishes corrected copies of events, too
     ['spectral_retention', '', ''],          -- runs the retention sweep
     ['spectral_platform', '', ''],           -- the platform context's own tables
     ['spectral_worlds', '', ''],             -- the worlds context's own tables
     ['spectral_worker', 'spectral_platform', 'false'],
     ['spectral_worker', 'spectral_worlds', 'false'],
+    ['spectral_payload_reader', 'spectral_viewer', 'true'],
+    ['spectral_operator', 'spectral_payload_reader', 'true'],
+    ['spectral_corrector', 'spectral_operator', 'true'],
     ['spectral_platform', 'spectral_publisher', 'true'],
     ['spectral_worlds', 'spectral_publisher', 'true'],
     -- the migrating login acts as the owner in each later step; a superuser needs no membership
@@ -77,7 +83,7 @@ create schema core authorization spectral_owner;
 set local role spectral_owner;
 alter default privileges for role spectral_owner revoke execute on functions from public;
 -- `make generate` writes the edition: a hash of these migrations
-comment on schema core is 'The event system: outbox, dedup log, deployment generations. Edition e8aa8bc68876bba0';
+comment on schema core is 'The event system: outbox, dedup log, deployment generations. Edition 9755d6250a16f47c';
 grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
 
 -- +goose StatementBegin

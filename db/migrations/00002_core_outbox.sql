@@ -39,6 +39,7 @@ create table core.event_types (
   payload_schema jsonb null,
   payload_rules jsonb null,
   payload_fault jsonpath null,
+  sensitive text[] not null default '{}',
   deadline timestamptz null,
   successor text null,
   registered_by bigint not null,
@@ -53,6 +54,7 @@ create table core.event_types (
   constraint event_types_deadline_finite check (isfinite(deadline))
 );
 comment on table core.event_types is 'Registered event types; the contracts in the code are their source.';
+comment on column core.event_types.sensitive is 'payload fields that viewers do not see (core.payload_masked)';
 comment on column core.event_types.class is 'processing class: the suffix of channel outbox_gen_<N>_<class>, or null';
 comment on column core.event_types.consumed is 'false: it has no handler and is settled when it is published';
 comment on column core.event_types.registered_by is 'generation of the code that wrote the row; older code leaves it';
@@ -121,6 +123,7 @@ create table core.outbox (
   undiscarded_at timestamptz null,
   deleted_at timestamptz null,
   cause_id uuid null,
+  corrects uuid null,
   waiting_for text null,
   constraint outbox_pk primary key (id, occurred_at),
   -- Only these: Postgres parses all CHECKs of a table for each statement. They keep out what would stop other rows:
@@ -152,6 +155,7 @@ comment on column core.outbox.relayed_at is 'when a broker took it; -infinity: t
 comment on column core.outbox.crashes is 'worker crashes charged to the row: from 1 on it runs alone, at 5 it fails';
 comment on column core.outbox.discarded_at is 'when an operator discarded the event; null for a tombstone of retention';
 comment on column core.outbox.cause_id is 'the event whose handler published this one; it may be gone';
+comment on column core.outbox.corrects is 'the event of which this one is a corrected copy (core.outbox_correct)';
 comment on column core.outbox.waiting_for is 'the handler whose breaker is open: due when that closes (core.breakers)';
 comment on column core.outbox.undiscarded_at is
   'when an operator took a discard back (core.outbox_undiscard), until the next; retention keeps the event for its '

@@ -573,24 +573,26 @@ begin
     order by t.event_type, t.event_version for update;
   insert into core.event_types as t
     (event_type, event_version, source, class, content_class, consumed, registered_by,
-     payload_schema, payload_rules, payload_fault, deadline, successor)
+     payload_schema, payload_rules, payload_fault, deadline, successor, sensitive)
   select r.event_type, r.event_version, r.source, r.class, r.content_class, r.consumed, p_generation,
-         r.payload_schema, r.payload_rules, r.payload_fault::jsonpath, r.deadline, r.successor
+         r.payload_schema, r.payload_rules, r.payload_fault::jsonpath, r.deadline, r.successor,
+         coalesce(r.sensitive, '{}')
   from jsonb_to_recordset(p_types) as r
     (event_type text, event_version integer, source text, class text, content_class text, consumed boolean,
-     payload_schema jsonb, payload_rules jsonb, payload_fault text, deadline timestamptz, successor text)
+     payload_schema jsonb, payload_rules jsonb, payload_fault text, deadline timestamptz, successor text,
+     sensitive text[])
   order by r.event_type, r.event_version
   on conflict (event_type, event_version) do update
     set source = excluded.source, class = excluded.class, content_class = excluded.content_class,
         consumed = excluded.consumed, registered_by = excluded.registered_by,
         payload_schema = excluded.payload_schema, payload_rules = excluded.payload_rules,
         payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
-        registered_at = clock_timestamp()
+        sensitive = excluded.sensitive, registered_at = clock_timestamp()
     where t.registered_by <= excluded.registered_by and (t.source, t.class, t.content_class, t.consumed,
-        t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text, t.deadline, t.successor)
+        t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text, t.deadline, t.successor, t.sensitive)
       is distinct from (excluded.source, excluded.class, excluded.content_class, excluded.consumed,
         excluded.registered_by, excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text,
-        excluded.deadline, excluded.successor);
+        excluded.deadline, excluded.successor, excluded.sensitive);
   get diagnostics v_changed = row_count;
   update core.event_types t set deadline = r.deadline, successor = r.successor
     from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline,

@@ -11,6 +11,8 @@ create table core.operator_actions (
   action text not null,
   acted_by text not null,
   login text not null default session_user,
+  role text not null default coalesce(nullif(current_setting('role'), 'none'), session_user),
+  tool text not null default current_setting('application_name'),
   event_ids uuid[] not null default '{}',
   generation bigint null,
   details jsonb not null default '{}',
@@ -24,6 +26,8 @@ create table core.operator_actions (
 comment on table core.operator_actions is 'What operators did: one row for each call of a function that acts.';
 comment on column core.operator_actions.acted_by is 'who, as the caller said; the login where nothing was said';
 comment on column core.operator_actions.login is 'the login that called, which cannot be said otherwise';
+comment on column core.operator_actions.role is 'the role that was set, or else the login';
+comment on column core.operator_actions.tool is 'the application_name of the connection';
 comment on column core.operator_actions.event_ids is 'the events of core.outbox that were acted on';
 comment on column core.operator_actions.generation is 'the generation that was acted on, or that events were moved to';
 create index operator_actions_events on core.operator_actions using gin (event_ids);
@@ -111,7 +115,7 @@ begin
   end if;
   for v_row in
     select o.occurred_at, o.status, o.deleted_at, o.discarded_at, o.available_at, o.claimed_at, o.claimed_by,
-      o.lease_seconds, o.waiting_for
+      o.lease_seconds, o.waiting_for, o.failure_history -> -1 ->> 'corrected_as' as corrected_as
     from core.outbox o where o.id = p_event_id and (p_occurred_at is null or o.occurred_at = p_occurred_at) limit 2
   loop
     v_others := v_others + 1;
@@ -133,6 +137,10 @@ begin
     if v_row.discarded_at is null then
       raise exception 'event %: is not discarded, it is %', p_event_id, v_row.status
         using errcode = 'SP034', column = 'event_id', hint = 'there is nothing to take back';
+    end if;
+    if v_row.corrected_as is not null then
+      raise exception 'event %: was corrected, and is published as %', p_event_id, v_row.corrected_as
+        using errcode = 'SP033', column = 'event_id', hint = 'nothing takes that back; act on the copy';
     end if;
     if v_row.deleted_at <= clock_timestamp() - make_interval(hours => v_days * 24) then
       raise exception 'event %: was discarded more than % days ago, at %', p_event_id, v_days, v_row.discarded_at
@@ -238,6 +246,7 @@ begin
                when 'discard' then o.status = 'failed' and o.deleted_at is null
                  and coalesce(o.claimed_at < p_settled_before, true)
                when 'undiscard' then o.discarded_at is not null
+                 and not coalesce(o.failure_history -> -1 ? 'corrected_as', false)
                  and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
                when 'retry_now' then o.deleted_at is null

@@ -143,9 +143,6 @@ select format('table %s inherits from it', i.inhrelid::regclass) from pg_inherit
 union
 select 'its replica identity is not the default' from pg_class c
   where c.oid = 'core.outbox'::regclass and c.relreplident <> 'd'
-union
-select format('a privilege is on its column %I', a.attname) from pg_attribute a
-  where a.attrelid = 'core.outbox'::regclass and a.attacl is not null
 order by 1`
 
 // obstacles returns why the form of core.outbox cannot change.

@@ -140,6 +140,9 @@ func eventPage(t *testing.T, c events.Contract, versions []int) string {
 	if len(versions) > 1 {
 		line("Versions that may be published: %s.", strings.Trim(strings.ReplaceAll(fmt.Sprint(versions), " ", ", "), "[]"))
 	}
+	if len(c.Sensitive) > 0 {
+		line("Viewers do not see `%s`.", strings.Join(c.Sensitive, "`, `"))
+	}
 	line("\n## Payload\n\n| Field | What | Meaning |\n|---|---|---|")
 	fieldRows(line, "", reflect.TypeOf(c.Payload), c.Schema(), comments)
 	line("\nAn example:\n\n```json\n%s```\n", pretty(t, c.Payload))

@@ -619,9 +619,9 @@ func TestHiddenOrLockedFactsAreUnknown(t *testing.T) {
 	if _, err := other.Exec(p.ctx, "rollback"); err != nil {
 		t.Fatal(err)
 	}
-	p.exec("revoke select on core.outbox from spectral_operator")
+	p.exec("revoke select on core.outbox from spectral_operator, spectral_viewer")
 	unknown("unhandled", "permission denied", "")
-	p.exec("revoke select on core.delivery_latency_hours from spectral_operator")
+	p.exec("revoke select on core.delivery_latency_hours from spectral_operator, spectral_viewer")
 	unknown("scale", "permission denied", "`workers doctor privileges` shows")
 	p.url = pgtest.Login(t, p.admin.Config().ConnString(), "spectral_operator")
 	unknown("transactions", "", "pg_read_all_stats")

@@ -229,10 +229,10 @@ func TestAStepDownWaitsWithoutBlockingPublishers(t *testing.T) {
 	waitForTurn(t, watcher)
 	exec(t, watcher, "delete from spectral_goose.goose_db_version where version_id = 90001")
 	finish(t, long)
-	if err := <-undone; err == nil || !strings.Contains(err.Error(), "the newest step is now 16, not 90001") {
+	if err := <-undone; err == nil || !strings.Contains(err.Error(), "the newest step is now 17, not 90001") {
 		t.Errorf("it says %v", err)
 	}
-	if newest := value[int](t, watcher, "select max(version_id) from spectral_goose.goose_db_version"); newest != 16 {
+	if newest := value[int](t, watcher, "select max(version_id) from spectral_goose.goose_db_version"); newest != 17 {
 		t.Errorf("the newest step is %d", newest)
 	}
 }

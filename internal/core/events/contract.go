@@ -37,6 +37,9 @@ type Contract struct {
 	Target Scope
 	// Unconsumed declares that no handler is for the event: it settles when it is published.
 	Unconsumed bool
+	// Sensitive are fields of the payload that viewers of events do not see: names, joined by dots within objects. A
+	// sensitive part of an array makes the array sensitive.
+	Sensitive []string
 	// Deprecation of the type; nil while producers may rely on it.
 	Deprecation *Deprecation
 }
@@ -78,7 +81,29 @@ func (c Contract) Validate() error {
 	if len(f) == 0 {
 		f = checkSchema("", c.Schema())
 	}
+	if len(f) == 0 {
+		f = c.checkSensitive()
+	}
 	return f.of("contract %q version %d", c.Type, c.Version)
+}
+
+// checkSensitive reports marks of fields that the payload does not have.
+func (c Contract) checkSensitive() (f faults) {
+	for _, path := range c.Sensitive {
+		at := c.Schema()
+		for name := range strings.SplitSeq(path, ".") {
+			if at.Properties == nil {
+				at = nil
+			} else {
+				at, _ = at.Properties.Get(name)
+			}
+			if at == nil {
+				break
+			}
+		}
+		f.require(at != nil, "sensitive names %q, which is no field of the payload", path)
+	}
+	return f
 }
 
 // Contracts is the set of contracts of one build. Immutable; safe for concurrent use.

@@ -35,6 +35,6 @@ func DecisionRecordedContract() events.Contract {
 			DecisionID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000d1"), RuleID: "berth-depth", Outcome: "overridden",
 			OverrideReason: "surveyed last week", DecidedBy: "the harbour master",
 			DecidedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
-		}, ContentClass: events.WorkspaceContent,
+		}, ContentClass: events.WorkspaceContent, Sensitive: []string{"override_reason", "decided_by"},
 	}
 }

@@ -35,6 +35,6 @@ func MemoryPromotedContract() events.Contract {
 			MemoryID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000a1"), Version: 3, Scope: "workspace",
 			Statement: "Ask a person before a card is deleted.", Observations: 2,
 			PromotedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
-		}, ContentClass: events.WorkspaceContent,
+		}, ContentClass: events.WorkspaceContent, Sensitive: []string{"statement"},
 	}
 }

@@ -125,7 +125,7 @@ latest as (select distinct on (d.event_type) d.event_type, d.event_version, d.so
 publishers(role_name, source) as (
   values ('spectral_platform', 'platform'), ('spectral_worlds', 'worlds'), ('spectral_owner', 'core')),
 ours as (
-  select t.event_type, t.event_version, t.source, t.class, t.content_class, t.consumed, t.consumed_in, t.payload_schema, t.payload_rules, t.payload_fault, t.deadline, t.successor, t.registered_by, t.registered_at from core.event_types t
+  select t.event_type, t.event_version, t.source, t.class, t.content_class, t.consumed, t.consumed_in, t.payload_schema, t.payload_rules, t.payload_fault, t.sensitive, t.deadline, t.successor, t.registered_by, t.registered_at from core.event_types t
   where $2::bigint > 0 and (t.registered_by = $2::bigint or t.registered_by < $2::bigint
     and exists (select from core.live_workers w where w.generation = $2::bigint))),
 ignored as (
@@ -274,7 +274,7 @@ select count(*)::integer as failed,
   count(*) filter (where o.recent)::integer as recent,
   coalesce(mode() within group (order by o.event_type || ', ' || split_part(o.last_error, ':', 1))
     filter (where o.recent), '')::text as most
-from (select k.id, k.event_type, k.event_version, k.occurred_at, k.source, k.target, k.content_class, k.channel, k.generation, k.workspace_id, k.payload, k.idempotency_key, k.trace_context, k.status, k.attempts, k.last_error, k.handler_failures, k.crashes, k.failure_history, k.first_failed_at, k.created_at, k.available_at, k.claim_token, k.claimed_at, k.claimed_by, k.lease_seconds, k.lease_handler, k.relayed_at, k.delivered_at, k.discarded_at, k.undiscarded_at, k.deleted_at, k.cause_id, k.waiting_for, k.claimed_at > statement_timestamp() - interval '1 hour'
+from (select k.id, k.event_type, k.event_version, k.occurred_at, k.source, k.target, k.content_class, k.channel, k.generation, k.workspace_id, k.payload, k.idempotency_key, k.trace_context, k.status, k.attempts, k.last_error, k.handler_failures, k.crashes, k.failure_history, k.first_failed_at, k.created_at, k.available_at, k.claim_token, k.claimed_at, k.claimed_by, k.lease_seconds, k.lease_handler, k.relayed_at, k.delivered_at, k.discarded_at, k.undiscarded_at, k.deleted_at, k.cause_id, k.corrects, k.waiting_for, k.claimed_at > statement_timestamp() - interval '1 hour'
     and (m.groups = '{}' or not core.failures_muted(k.handler_failures, m.groups)) as recent
   from core.outbox k cross join muted m) o where o.status = 'failed' and o.deleted_at is null
 `

@@ -19,6 +19,8 @@ type Action struct {
 	Action     string             `json:"action"`
 	ActedBy    string             `json:"acted_by"`
 	Login      string             `json:"login"`
+	Role       string             `json:"role"` // that was set, or else the login
+	Tool       string             `json:"tool"` // the application_name of the connection
 	Generation *events.Generation `json:"generation"`
 	Events     int                `json:"event_count"` // changed by the same call
 	// EventIDs has those events, if the page asked for them.
@@ -31,7 +33,7 @@ func ActionNames() []string {
 	return []string{"replay", "discard", "undiscard", "retry_now", "pause", "resume", "generation_register",
 		"generation_drain", "generation_close", "generation_reopen", "generation_retire", "adopt", "sweep", "relay_switch",
 		"group_note", "group_mute", "group_unmute", "operation_create", "operation_pause", "operation_resume",
-		"operation_abort", "handler_trip", "handler_close"}
+		"operation_abort", "handler_trip", "handler_close", "correct"}
 }
 
 // ActionFilter selects actions: those that match each field that is set. A list matches any of its values. The zero
@@ -114,7 +116,8 @@ func actions(ctx context.Context, tx *pgtx.Tx, ofEvents []uuid.UUID, w where, li
 	if withIDs {
 		ids = "a.event_ids"
 	}
-	return rows[Action](ctx, tx, fmt.Sprintf(`select a.id, a.acted_at, a.action, a.acted_by, a.login, a.generation,
+	return rows[Action](ctx, tx, fmt.Sprintf(`select a.id, a.acted_at, a.action, a.acted_by, a.login, a.role, a.tool,
+		  a.generation,
 		  cardinality(a.event_ids) as events, %s as event_ids, a.details::text
 		from %s where %s order by a.acted_at desc, a.id desc limit %d`, ids, from, w.all(), limit), w.arguments...)
 }

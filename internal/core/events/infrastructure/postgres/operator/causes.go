@@ -37,7 +37,7 @@ with recursive up(id, cause_id, depth) as (
     select c.cause_id from core.outbox c where c.id = u.id and c.cause_id is not null limit 1) o
   where u.depth > -$2::integer)
 `+columns+` from up r left join lateral
-  (select o.* from core.outbox o where o.id = r.id order by o.occurred_at limit 1) o on true
+  (select `+unmasked+` from core.outbox o where o.id = r.id order by o.occurred_at limit 1) o on true
 where r.depth < 0 order by r.depth`, id, maxDepth)
 	if err != nil {
 		return nil, nil, err
@@ -50,7 +50,7 @@ with recursive down(id, cause_id, depth, path) as (
     select c.id from core.outbox c where c.cause_id = d.id order by c.id limit $3) o
   where d.depth < $2 and o.id <> all (d.path) and o.id <> $1)
 `+columns+` from (select * from down where depth > 0 order by path limit $3) r cross join lateral
-  (select o.* from core.outbox o where o.id = r.id order by o.occurred_at limit 1) o order by r.path`,
+  (select `+unmasked+` from core.outbox o where o.id = r.id order by o.occurred_at limit 1) o order by r.path`,
 		id, maxDepth, maxEffects)
 	return causes, effects, err
 }

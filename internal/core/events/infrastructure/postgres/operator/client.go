@@ -13,6 +13,14 @@ import (
 // Role is the database role that operators act as; their logins are members of it.
 const Role = "spectral_operator"
 
+// The other roles that a [Client] may act as (docs/decisions/0026). Each but Viewer includes the rights of the one
+// before: viewer, payload reader, operator, corrector.
+const (
+	Viewer        = "spectral_viewer"         // reads all, but sensitive fields of payloads
+	PayloadReader = "spectral_payload_reader" // reads payloads as they are
+	Corrector     = "spectral_corrector"      // publishes corrected copies
+)
+
 // Client acts on a database as an operator. It is safe for concurrent use. Only the context bounds a call, unless the
 // method says otherwise: what operators ask may take long.
 type Client struct {

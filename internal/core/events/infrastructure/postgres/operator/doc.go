@@ -1,6 +1,7 @@
-// Package operator has what operators do with the events of core.outbox, and what they look at. The command line
-// and the doctor share it. It acts as the database role spectral_operator; its SQL functions write each change
-// to core.operator_actions themselves. A call that they refuse returns a [*RefusedError], which says what to do.
+// Package operator has what operators do with the events of core.outbox, and what they look at. The command line, the
+// doctor, the console and the terminal view share it. It acts as the database role spectral_operator, or another one;
+// its SQL functions write each change to core.operator_actions themselves. A call that they refuse returns a
+// [*RefusedError], which says what to do.
 //
 //	client.go       Client: one transaction as an operator
 //	filter.go       Filter: which events are meant, as SQL conditions
@@ -18,6 +19,8 @@
 //	operations.go   replays and discards of many events, which workers carry on
 //	handlers.go     handlers and their breakers
 //	generations.go  deployment generations: status, drain, retire, adopt; pausing event types in them
+//	live.go         the figures of this moment, by one statement
+//	correct.go      corrected copies of failed events
 //	actions.go      what operators did
 //	relay.go        the path of events, and what a broker has
 //	progress.go     what became of a workspace's events, for the demo

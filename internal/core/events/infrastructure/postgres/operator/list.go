@@ -83,6 +83,12 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
   case when isfinite(o.delivered_at) then o.delivered_at end as delivered_at,
   case when isfinite(o.deleted_at) then o.deleted_at end as deleted_at`
 
+// unmasked has the columns of core.outbox that every role may read: all but the payload.
+const unmasked = `o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.workspace_id, o.status,
+  o.generation, o.channel, o.attempts, o.crashes, o.failure_history, o.last_error, o.handler_failures,
+  o.first_failed_at, o.created_at, o.available_at, o.waiting_for, o.claimed_at, o.relayed_at, o.delivered_at,
+  o.discarded_at, o.undiscarded_at, o.deleted_at, o.cause_id, o.corrects`
+
 // status is the Status of the row o.
 const status = "case when " + quarantinedFor + ` is not null then 'quarantined'
        when o.status = 'pending' and o.deleted_at is null
@@ -246,11 +252,11 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 	ordered := fmt.Sprintf(" order by %s limit %d", order, limit)
 	from := "core.outbox o where " + w.all() + ordered
 	if b.name == "pending" { // the index is in order only within a generation and type
-		from = "core.pending_types() k cross join lateral (select o.* from core.outbox o where o.generation = k.generation " +
-			"and o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
+		from = "core.pending_types() k cross join lateral (select " + unmasked + " from core.outbox o where " +
+			"o.generation = k.generation and o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
 	}
 	return "(select " + displayed + ", '" + b.name + "' as branch, " + key + " as key, " + place +
-		" as place from (select o.* from " + from + ") o)"
+		" as place from (select " + unmasked + " from " + from + ") o)"
 }
 
 // fingerprint returns a short text that differs between filters.

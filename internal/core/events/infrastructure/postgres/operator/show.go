@@ -19,6 +19,7 @@ type Detail struct {
 	Payload        json.RawMessage `json:"payload"`
 	IdempotencyKey string          `json:"idempotency_key"`
 	TraceContext   *string         `json:"trace_context"`
+	Corrects       *uuid.UUID      `json:"corrects"` // the event of which it is a corrected copy
 
 	Class        string  `json:"class"` // of its channel; [events.DefaultClass] if that has no name
 	ContentClass string  `json:"content_class"`
@@ -84,8 +85,7 @@ func (c *Client) Show(ctx context.Context, id uuid.UUID) (all []Detail, err erro
 	err = c.search(ctx, "show event", 0, func(tx *pgtx.Tx, _ time.Time) error {
 		// jsonb is read as text, because the driver would parse it, and fail where Go cannot
 		all, err = rows[Detail](ctx, tx, "select "+displayed+`,
-  case when core.payload_bytes(o.payload, false) <= 16777216 then o.payload::text
-    else '"more than 16 MiB as text: not shown"' end as payload, o.idempotency_key, o.trace_context,
+  core.event_payload(o.id, o.occurred_at) as payload, o.corrects, o.idempotency_key, o.trace_context,
   o.content_class, o.claimed_by, o.lease_handler,
   coalesce(substring(o.channel from '^outbox_gen_[0-9]+_(.+)$'), '`+events.DefaultClass+`') as class,
   case when o.status = 'in_flight' and isfinite(o.claimed_at)
@@ -139,7 +139,7 @@ from core.failed_attempts f where f.event_id = $1 and f.occurred_at = $2 order b
 // them. Entries of handler_failures that were written by hand are shown verbatim.
 const handlerStates = `with recursive
 event as (
-  select o.id, o.generation, o.event_type, o.idempotency_key, o.target, o.handler_failures, o.payload,
+  select o.id, o.occurred_at, o.generation, o.event_type, o.idempotency_key, o.target, o.handler_failures,
     o.status in ('delivered', 'failed') or o.deleted_at is not null as settled
   from core.outbox o where o.id = $1 and o.occurred_at = $2),
 known(name) as (
@@ -156,7 +156,8 @@ live as (
 states as (
   select 1 as rank, k.name as handler, h.outcome as stage, h.handled_at, nullif(h.event_id, e.id) as handled_as,
     null::jsonb as failed, exists (select from core.outbox x
-      where x.id = h.event_id and x.id <> e.id and x.payload <> e.payload) as other_payload
+      where x.id = h.event_id and x.id <> e.id and core.event_payload(x.id, x.occurred_at)
+        <> core.event_payload(e.id, e.occurred_at)) as other_payload
   from event e cross join known k cross join lateral
     (select h.handled_at, h.event_id, h.outcome from core.event_handled h
      where h.handler_name = k.name and h.idempotency_key = e.idempotency_key and h.event_type = e.event_type offset 0) h

@@ -52,12 +52,13 @@ func EventTypes(contracts *events.Contracts) ([]byte, error) {
 		Fault        string              `json:"payload_fault"`
 		Deadline     *time.Time          `json:"deadline"`
 		Successor    *string             `json:"successor"`
+		Sensitive    []string            `json:"sensitive"`
 	}
 	types := make([]eventType, 0)
 	for _, c := range withOlderVersions(contracts.All()) {
 		t := eventType{
 			EventType: c.Type, EventVersion: c.Version, Source: c.Source, ContentClass: c.ContentClass,
-			Consumed: !c.Unconsumed, Schema: c.Schema(),
+			Consumed: !c.Unconsumed, Schema: c.Schema(), Sensitive: append([]string{}, c.Sensitive...),
 		}
 		t.Rules = payloadRules("", "$", t.Schema)
 		t.Fault = anyFault(t.Rules)
