@@ -136,7 +136,7 @@ func rootCommand(p Process) *cobra.Command {
 		SilenceErrors: true,
 	}, demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), operationsCommand(p), handlersCommand(p),
 		actionsCommand(p), generationCommand(p),
-		retentionCommand(p), outboxCommand(p), relayCommand(p), doctorCommand(p), versionCommand(p))
+		retentionCommand(p), outboxCommand(p), relayCommand(p), doctorCommand(p), topCommand(p), versionCommand(p))
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)

@@ -11,6 +11,7 @@
 //	operations.go     replays and discards of many events: operations list, show, pause, resume, abort
 //	events_change.go  what they do: events replay, discard, undiscard, retry-now, pause, resume
 //	handlers.go       breakers of handlers: handlers list, trip, close
+//	top.go            the view in a terminal, which is package top
 //	run.go            what starts workers: run, demo
 //	generation_compare.go
 //	                  how a generation did beside another: generation compare

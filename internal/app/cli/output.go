@@ -18,6 +18,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 
+	"spectral/internal/core/check"
 	"spectral/internal/core/events"
 )
 
@@ -53,19 +54,12 @@ func (p Process) onStderr() Process {
 	return p
 }
 
-// unquoted undoes escapes of strconv.Quote that are not needed, unquotedLines those of line ends too.
-var (
-	unquoted      = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
-	unquotedLines = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
-)
+// unquotedLines undoes escapes of strconv.Quote that are not needed, those of line ends among them.
+var unquotedLines = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
 
-// visible returns s with everything that a terminal may act on escaped as in a Go string: escape sequences, line ends,
-// marks that change the direction of writing.
-func visible(s string) string {
-	quoted := strconv.QuoteToGraphic(s)
-	return unquoted.Replace(quoted[1 : len(quoted)-1])
-}
+func visible(s string) string { return check.Visible(s) }
 
+// visibleLines is visible for a text of several lines.
 func visibleLines(s string) string {
 	quoted := strconv.QuoteToGraphic(s)
 	return unquotedLines.Replace(quoted[1 : len(quoted)-1])
@@ -229,15 +223,21 @@ func coloured(p Process) bool {
 
 // terminalOf returns the terminal that w writes to, if it is one.
 func terminalOf(w io.Writer) (fd int, ok bool) {
+	if file := terminalFile(w); file != nil {
+		return int(file.Fd()), true
+	}
+	return -1, false
+}
+
+// terminalFile returns the file of the terminal that w writes to; nil: it is none.
+func terminalFile(w io.Writer) *os.File {
 	if r, wrapped := w.(*results); wrapped {
 		w = r.to
 	}
-	file, ok := w.(*os.File)
-	if !ok {
-		return -1, false
+	if file, ok := w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		return file
 	}
-	fd = int(file.Fd())
-	return fd, term.IsTerminal(fd)
+	return nil
 }
 
 // maxLine is how many characters of an error a table shows.

@@ -22,6 +22,7 @@
 //	live.go         the figures of this moment, by one statement
 //	correct.go      corrected copies of failed events
 //	actions.go      what operators did
+//	sessions.go     sessions with open transactions
 //	relay.go        the path of events, and what a broker has
 //	progress.go     what became of a workspace's events, for the demo
 //	inspect.go      Inspector: the connection on which the doctor reads facts
