@@ -2,13 +2,12 @@ package cli_test
 
 import (
 	"context"
-	"fmt"
-	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"spectral/tests/faults/proxy"
 	"spectral/tests/pgtest"
 )
 
@@ -157,35 +156,22 @@ func TestTopInATerminal(t *testing.T) {
 	in.shows("ready:")
 }
 
-// A database that refuses connections leaves the last figures on the screen, and the view finds it when it is back.
+// A lost database leaves the last figures on the screen, with their age, and so does one that does not answer. The view
+// finds the database when it is back.
 func TestTopSurvivesALostDatabase(t *testing.T) {
 	t.Parallel()
-	admin, operator := failures(t)
-	in := topInTerminal(t, operator, "TERM=dumb")
-	in.shows("worlds.world_model_card.published")
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	u, err := url.Parse(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := strings.TrimPrefix(u.Path, "/")
-	u.Path = "/postgres" // connections to a database are not disallowed from within
-	conn := pgtest.Conn(t, u.String())
-	allow := func(connections bool) {
-		t.Helper()
-		if _, err := conn.Exec(ctx, fmt.Sprintf("alter database %s allow_connections %t", name, connections)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() { ctx = context.WithoutCancel(ctx); allow(true) })
-	allow(false)
-	if _, err := conn.Exec(ctx, `select pg_terminate_backend(pid) from pg_stat_activity
-		where datname = $1`, name); err != nil {
-		t.Fatal(err)
-	}
-	in.shows("NOT READ", " old", "worlds.world_model_card.published")
-	allow(true)
+	_, operator := failures(t)
+	way := proxy.InFrontOf(t, operator)
+	in := topInTerminal(t, way.URL(t, operator), "NO_COLOR=1", "LANG=C")
+	in.shows("worlds.world_model_card.published", "every 250ms")
+	way.Set(proxy.Refuse)
+	way.ResetAll()
+	in.shows("! NO DATABASE", " old", "worlds.world_model_card.published")
+	way.Set(proxy.Pass)
+	in.shows("every 250ms", "worlds.world_model_card.published")
+	way.Set(proxy.Stall)
+	in.shows("! SLOW: no answer within 2s", " old", "worlds.world_model_card.published")
+	way.Set(proxy.Pass)
 	in.shows("every 250ms")
 	in.press("q")
 	in.shows("ready:")

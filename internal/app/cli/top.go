@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -90,10 +91,6 @@ func showsUnicode(p Process) bool {
 	if p.Getenv("TERM") == "dumb" {
 		return false
 	}
-	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if locale := p.Getenv(name); locale != "" {
-			return strings.Contains(strings.ToLower(strings.ReplaceAll(locale, "-", "")), "utf8")
-		}
-	}
-	return false
+	locale := cmp.Or(p.Getenv("LC_ALL"), p.Getenv("LC_CTYPE"), p.Getenv("LANG"))
+	return strings.Contains(strings.ToLower(strings.ReplaceAll(locale, "-", "")), "utf8")
 }

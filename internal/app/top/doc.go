@@ -1,6 +1,6 @@
-// Package top is the terminal view of `workers top`: what the database says of this moment, in one frame that is read
-// again and again. Its model changes by messages alone, and a frame is a function of the model and a size, so that tests
-// need no terminal. It acts only through a plan that the person confirms.
+// Package top is the terminal view of `workers top`: what the database says of this moment, in a frame that is read
+// again each second. Its model changes by messages alone, and a frame is a function of the model and a size, so
+// that tests need no terminal. It acts only through a plan that the person confirms.
 //
 //	model.go    Model: messages, what is asked when, lost databases
 //	keys.go     what keys do

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,7 +47,7 @@ func (m *Model) Frame(width, height int) string {
 			body = append(body, "")
 		}
 	}
-	lines := append(head, body...)
+	lines := slices.Concat(head, body)
 	if height > 0 {
 		lines = append(lines[:min(len(lines), max(height-1, 0))], m.foot())
 	}

@@ -254,7 +254,8 @@ func (m *Model) take(a answer) {
 
 // slow reports whether an error says that a statement took too long.
 func slow(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || operator.IsTimeout(err) || errors.As(err, new(*operator.TooBroadError))
+	return errors.Is(err, context.DeadlineExceeded) || operator.IsTimeout(err) ||
+		errors.As(err, new(*operator.TooBroadError))
 }
 
 // next asks the database if that is due: for the live figures, or else for what the page shows.

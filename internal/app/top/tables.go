@@ -75,6 +75,7 @@ func (o Options) query(ctx context.Context, c Client, p page) (any, error) {
 		return opened{all[0], explanations}, err
 	case tail:
 		p.filter = o.scopedFilter()
+	default: // a listing
 	}
 	return c.Find(ctx, p.filter, operator.Page{Limit: listed, Timeout: readTimeout})
 }
@@ -179,7 +180,7 @@ func (m *Model) liveTable(k kind) (t table) {
 					count(x.Waiting), ratio(x.HandledPerSecond), latency(x.Took, x.Took.P95), ratio(share), count(x.Workers),
 					m.safe(x.ActsOutside), m.safe(firstLine(value(x.Cause)))}})
 		}
-	case workers:
+	default: // workers
 		t.columns = []column{{"WORKER", 0}, {"GEN", 1}, {"UP", 2}, {"TYPES", 4}, {"RUNNING", 3}, {"LEASED", 3}}
 		for _, x := range l.Workers {
 			t.rows = append(t.rows, row{key: fmt.Sprint(x.Name, x.RegisteredAt), cells: []any{m.safe(x.Name),

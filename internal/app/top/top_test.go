@@ -25,15 +25,14 @@ var update = flag.Bool("update", false, "write the goldens")
 
 var start = time.Date(2026, 11, 30, 14, 2, 11, 0, time.UTC)
 
-// hostile is a name that must not reach a terminal as it is: it clears the screen, writes from right to left, and is wide.
-const hostile = "worlds.\x1b[2J\u202eevil\u0007世界\nsecond line, and it goes on for very much longer than any column may be"
+// hostile is a name that must not reach a terminal as it is: it clears the screen, turns the direction of writing, and
+// is wide.
+const hostile = "worlds.\x1b[2J\u202eevil\u0007世界\nsecond line, and it goes on for very much longer than any column"
 
 func ago(d time.Duration) *time.Time {
 	t := start.Add(-d)
 	return &t
 }
-
-func ptr[T any](v T) *T { return &v }
 
 func id(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("0198c5d4-9a52-7c11-8f0e-%012d", n)) }
 
@@ -50,7 +49,7 @@ func fixture() operator.Live {
 	return operator.Live{
 		At: start, Database: "prod-eu", PublishedPerSecond: 1204.2, HandledPerSecond: 1228.4, RetriedPerSecond: 12.5,
 		UntilClaimed: percentiles(0.0014, 0.009), Took: percentiles(0.005, 0.022), Failed: 3, Retrying: 14, Quarantined: 1,
-		QueueUsage: 0.001, OldestSnapshot: ptr(12.0),
+		QueueUsage: 0.001, OldestSnapshot: new(12.0),
 		Types: []operator.LiveType{
 			{EventType: "decision.recorded", Generation: 8, Due: 12, OldestDue: ago(300 * time.Millisecond),
 				PublishedPerSecond: 610, HandledPerSecond: 612, UntilClaimed: percentiles(0.001, 0.008), Published: wave,
@@ -59,17 +58,17 @@ func fixture() operator.Live {
 				Retrying: 2, Failed: 1, PublishedPerSecond: 400, HandledPerSecond: 401, Waiting: 4102,
 				UntilClaimed: percentiles(0.001, 0.011), Published: wave, Handled: wave, Workers: 4},
 			{EventType: "worlds.scan.requested", Generation: 7, Due: operator.MaxWaiting + 1, OldestDue: ago(26 * time.Hour),
-				Published: wave[:3], Handled: wave[:3], PausedAt: ago(time.Hour), PausedBy: ptr("anna")},
+				Published: wave[:3], Handled: wave[:3], PausedAt: ago(time.Hour), PausedBy: new("anna")},
 			{EventType: hostile, Generation: 8, HandledPerSecond: 0.4, UntilClaimed: operator.Percentiles{Count: 3},
 				Published: wave, Handled: make([]int64, operator.LiveMinutes), Workers: 1},
 		},
 		Handlers: []operator.LiveHandler{
 			{Handler: "platform.mailer", EventType: "worlds.world_model_card.published", Generation: 8, Workers: 4,
 				HandledPerSecond: 12, Calls: 100, FailedCalls: 60, Took: percentiles(0.1, 0.9), Breaker: "open",
-				OpenedAt: ago(12 * time.Minute), Cause: ptr("SMTPError: no answer\nstack"), Waiting: 4102,
+				OpenedAt: ago(12 * time.Minute), Cause: new("SMTPError: no answer\nstack"), Waiting: 4102,
 				ActsOutside: "sends mail"},
 			{Handler: "worlds." + hostile, EventType: hostile, Generation: 8, Breaker: "closed", ActsOutside: hostile,
-				Cause: ptr(hostile)},
+				Cause: new(hostile)},
 		},
 		Workers: []operator.LiveWorker{
 			{Name: "host-a 4711", Generation: 8, RegisteredAt: *ago(50 * time.Hour), Types: 12, Running: 3, Leased: 1},
@@ -77,13 +76,13 @@ func fixture() operator.Live {
 		},
 		Generations: []operator.LiveDeploy{{Generation: 7, Status: "draining", RegisteredAt: *ago(90 * time.Hour)},
 			{Generation: 8, Status: "live", RegisteredAt: *ago(50 * time.Hour)}},
-		Operations: []operator.LiveOperation{{ID: id(1), Name: "replay", State: "paused", Why: ptr(hostile), Total: 1200}},
+		Operations: []operator.LiveOperation{{ID: id(1), Name: "replay", State: "paused", Why: new(hostile), Total: 1200}},
 	}
 }
 
 func failedEvent() operator.Event {
 	return operator.Event{ID: id(2), EventType: hostile, Status: operator.Failed, Generation: 8, Attempts: 6,
-		OccurredAt: start, CreatedAt: *ago(3 * time.Hour), FailedAt: ago(time.Hour), LastError: ptr(hostile)}
+		OccurredAt: start, CreatedAt: *ago(3 * time.Hour), FailedAt: ago(time.Hour), LastError: new(hostile)}
 }
 
 // answers are what the pages' own queries return, by kind.
@@ -98,12 +97,12 @@ func answers() map[kind]any {
 			{Generation: 7, Status: "draining", RegisteredAt: ago(90 * time.Hour), Due: 12, OldestDue: ago(time.Hour)},
 			{Generation: 8, Status: "live", RegisteredAt: ago(50 * time.Hour), Workers: 2}},
 		operations: []operator.Operation{{ID: id(1), Name: "replay", State: operator.OperationPaused, Total: 1200, Acted: 300,
-			Delivered: 290, Failed: 8, CreatedAt: *ago(time.Hour), CreatedBy: "anna", Why: ptr(hostile)}},
-		outcome: []operator.OperationRow{{EventID: id(2), Outcome: "failed", Note: ptr(hostile)}},
+			Delivered: 290, Failed: 8, CreatedAt: *ago(time.Hour), CreatedBy: "anna", Why: new(hostile)}},
+		outcome: []operator.OperationRow{{EventID: id(2), Outcome: "failed", Note: new(hostile)}},
 		tail: operator.EventPage{AsOf: start, Next: "more", Events: []operator.Event{failedEvent(),
 			{ID: id(3), EventType: "decision.recorded", Status: operator.Delivered, Generation: 8, CreatedAt: *ago(time.Second)}}},
-		locks: []operator.Session{{PID: 4711, Login: "app", Application: hostile, State: "active", Wait: "Lock: tuple",
-			StartedAt: *ago(2 * time.Minute), HasSnapshot: true, BlockedBy: []int{12}, Query: "update core.outbox\nset x"}},
+		locks: []operator.Session{{PID: 4711, Login: "app", Application: hostile, State: "active",
+			Wait: "Lock: tuple", StartedAt: *ago(2 * time.Minute), HasSnapshot: true, BlockedBy: []int{12}, Query: "update core.outbox\nset x"}},
 		oneEvent: opened{operator.Detail{Event: failedEvent(), Payload: json.RawMessage(`{"a": "\u001b[2J", "b": [1, 2]}`),
 			IdempotencyKey: hostile, Handlers: []operator.HandlerState{
 				{Handler: "platform.mailer", Stage: "parked", Failures: 2, Class: "SMTPError", Error: hostile},
@@ -135,7 +134,7 @@ func opensAt(m *Model, p page) *Model {
 	return m
 }
 
-// press sends keys; a rune of its own is a key.
+// press sends keys: by their names, or a character.
 func press(m *Model, keys ...string) (last tea.Cmd) {
 	special := map[string]tea.Key{"enter": {Code: tea.KeyEnter}, "esc": {Code: tea.KeyEscape},
 		"backspace": {Code: tea.KeyBackspace}, "down": {Code: tea.KeyDown}, "up": {Code: tea.KeyUp},

@@ -1,6 +1,3 @@
-// Package check has checks that several packages share: of values, for the domains of the contexts, and of folders.
-// Each returns an error that names the field or the folder, or nil. Visible makes a text safe for a terminal. The package
-// imports nothing of ours.
 package check
 
 import (

@@ -11,6 +11,7 @@
 //	explain.go      why an event has not run
 //	groups.go       failures that look the same
 //	stats.go        counts of events by status, type and more
+//	live.go         what the database says of this moment, by one statement
 //	timeline.go     what workers counted in the last hours and days
 //	compare.go      how one generation did beside another
 //	bulk.go         replay, discard, undiscard and retry-now of a selection, in batches

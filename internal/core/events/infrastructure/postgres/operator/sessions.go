@@ -25,7 +25,8 @@ func (c *Client) Sessions(ctx context.Context, limit int) ([]Session, error) {
 select a.pid, coalesce(a.usename::text, '') as login, a.application_name as application, coalesce(a.state, '') as state,
   coalesce(a.wait_event_type || ': ' || a.wait_event, '') as wait, a.xact_start as started_at,
   a.backend_xmin is not null as has_snapshot,
-  case when a.wait_event_type = 'Lock' then pg_blocking_pids(a.pid) else '{}' end as blocked_by, left(a.query, 200) as query
+  case when a.wait_event_type = 'Lock' then pg_blocking_pids(a.pid) else '{}' end as blocked_by,
+  left(a.query, 200) as query
 from pg_stat_activity a
 where a.datname = current_database() and a.xact_start is not null and a.pid <> pg_backend_pid()
 order by a.xact_start, a.pid limit $1`, limit)
