@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -292,8 +293,11 @@ func planOf(ctx context.Context, v *visit, q url.Values) (p planPage, err error)
 	if err != nil {
 		return p, err
 	}
-	if len(o.IDs) == 0 && !o.Filtered() && s.Len() > 0 { // as of a time only settled events are found again
-		return p.named(ctx, v, s)
+	// only settled events are found again as of a time: others are named
+	if s.Len() > 0 && (len(refused) > 0 || len(o.IDs) == 0 && !o.Filtered()) {
+		p, err = p.named(ctx, v, s)
+		p.Refused = refused
+		return p, err
 	}
 	p.Refused, p.Events = refused, s.Len()
 	name := operator.Plan(s, o.change(v.Person.Name), o.filter)
@@ -337,7 +341,8 @@ func (p planPage) named(ctx context.Context, v *visit, s operator.Selection) (pl
 	if err != nil {
 		return p, err
 	}
-	q := url.Values{"what": {p.Order.Name}, "rate": p.Order.values["rate"]}
+	q := maps.Clone(p.Order.values)
+	q.Del("id")
 	for _, e := range all {
 		q.Add("id", e.ID.String())
 	}
