@@ -3,17 +3,16 @@ package app
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"strings"
 
 	"github.com/lmittmann/tint"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/term"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // The canonical log fields, which every entry has (docs/configuration.md).
@@ -114,12 +113,4 @@ func droppedEntries(log *slog.Logger) int64 {
 }
 
 // Counted returns a number with its noun: 1 event, 2 events, 2 crashes.
-func Counted[N int | int32 | int64](n N, name string) string {
-	if n == 1 {
-		return "1 " + name
-	}
-	if strings.HasSuffix(name, "sh") || strings.HasSuffix(name, "x") {
-		name += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, name)
-}
+func Counted[N int | int32 | int64](n N, name string) string { return operator.Counted(n, name) }

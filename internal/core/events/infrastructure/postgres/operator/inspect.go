@@ -110,7 +110,7 @@ func IsTimeout(err error) bool {
 // IsUnavailable reports whether the server was not reached, or cannot work at the moment: it may restart or fail over.
 func IsUnavailable(err error) bool {
 	return err != nil && (pgtx.ErrorClass(err) == pgtx.ClassConnection || pgtx.ServerState(err) ||
-		pgconn.SafeToRetry(err)) // such as "conn closed"
+		pgconn.SafeToRetry(err) || errors.Is(err, pgconn.ErrConnClosed))
 }
 
 func hasCode(err error, code string) bool {
