@@ -33,8 +33,8 @@ const (
 const checkTimeout = 10 * time.Second // of the connection, and then of the checks
 
 // CheckDatabase returns in one line why a worker cannot run, and what to do: the database cannot be reached, is too old
-// or not migrated, or the login may not act as a worker or in one of the further roles. It sets in s whether PoolURL
-// leads through a pooler.
+// or not migrated, or the login may not act as a worker or in one of the further roles. It also checks the console's
+// login, if there is a console. It sets in s whether PoolURL leads through a pooler.
 func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	check := func(ctx context.Context, conn *pgx.Conn) error {
 		var pid uint32
@@ -50,10 +50,13 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 		return checkMigrated(ctx, conn, pgtx.WorkerRole)
 	}
 	err := inspect(ctx, EnvDatabaseURL, s.DatabaseURL, check)
-	if err != nil || s.PoolURL == s.DatabaseURL {
-		return err
+	if err == nil && s.PoolURL != s.DatabaseURL {
+		err = inspect(ctx, EnvPoolURL, s.PoolURL, check)
 	}
-	return inspect(ctx, EnvPoolURL, s.PoolURL, check)
+	if err == nil && s.Console != nil {
+		err = s.Console.Check(ctx)
+	}
+	return err
 }
 
 // inspect connects to url, the value of an environment variable, and checks the server's version. It calls check in a

@@ -15,9 +15,10 @@
 //   - logging.go: the log, with its canonical fields; numbers with their nouns
 //   - log_writer.go: log entries that never wait for who reads them
 //   - telemetry.go: where spans and metrics go
-//   - http.go: health and metrics over HTTP
+//   - http.go: health, metrics and the console over HTTP
+//   - console.go: the console's settings, login and connections
 //   - sentry.go: reports events that became dead letters
 //
-// Subpackages: cli is the command line, doctor its checks of a database, demo what `workers demo` does;
-// embeddedpg runs a Postgres server, embeddednats a NATS server.
+// Subpackages: cli is the command line, console the operators' web console, doctor the checks of a database, demo what
+// `workers demo` does; embeddedpg runs a Postgres server, embeddednats a NATS server.
 package app

@@ -43,11 +43,20 @@ const (
 	httpWrite  = 30 * time.Second
 )
 
-// HTTPServer serves /healthz, /readyz and /metrics.
+// HTTPServer serves /healthz, /readyz and /metrics, and the console if there is one.
 type HTTPServer struct {
-	worker *worker.Worker // set before it starts
-	pool   *pgxpool.Pool
-	addr   net.Addr
+	worker  *worker.Worker // set before it starts
+	pool    *pgxpool.Pool
+	addr    net.Addr
+	console bool
+}
+
+// ConsoleURL returns where the console is; empty if there is none.
+func (h *HTTPServer) ConsoleURL() string {
+	if h.addr == nil || !h.console {
+		return ""
+	}
+	return h.URL() + consolePath + "/"
 }
 
 // URL returns where the server is; empty if there is none.
@@ -60,19 +69,25 @@ func (h *HTTPServer) URL() string {
 
 // newHTTPServer returns the server of a worker process, which takes its address before the worker starts.
 func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, pool *pgxpool.Pool,
-	log *slog.Logger) *HTTPServer {
+	log *slog.Logger) (*HTTPServer, error) {
 	h := &HTTPServer{pool: pool}
 	if s.HTTPAddr == HTTPOff {
-		return h
+		return h, nil
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", answer(h.health))
 	mux.HandleFunc("GET /readyz", answer(h.ready))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
-	server := &http.Server{
-		Handler: mux, ReadTimeout: httpRead, WriteTimeout: httpWrite, IdleTimeout: time.Minute,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	if s.Console != nil {
+		handler, closePool, err := s.Console.Open(context.Background(), log)
+		if err != nil {
+			return nil, err
+		}
+		mux.Handle("/", handler)
+		h.console = true
+		lifecycle.Append(fx.StopHook(closePool))
 	}
+	server := newServer(mux, log)
 	lifecycle.Append(fx.Hook{
 		OnStart: func(ctx context.Context) error {
 			listener, err := listenHTTP(ctx, s.HTTPAddr)
@@ -80,7 +95,11 @@ func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, pool *pgxpo
 				return err
 			}
 			h.addr = listener.Addr()
-			log.InfoContext(ctx, "serving health and metrics", logURL, h.URL())
+			if h.console {
+				log.InfoContext(ctx, "serving health, metrics and the console", logURL, h.ConsoleURL())
+			} else {
+				log.InfoContext(ctx, "serving health and metrics; no console: "+EnvConsoleURL+" is not set", logURL, h.URL())
+			}
 			go func() {
 				if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 					log.WarnContext(context.WithoutCancel(ctx), "health and metrics are not served any more", logReason, err.Error())
@@ -89,15 +108,50 @@ func newHTTPServer(lifecycle fx.Lifecycle, s Settings, p *providers, pool *pgxpo
 			return nil
 		},
 		OnStop: func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, httpStop)
-			defer cancel()
-			if server.Shutdown(ctx) != nil {
-				_ = server.Close()
-			}
+			shutdown(ctx, server)
 			return nil
 		},
 	})
-	return h
+	return h, nil
+}
+
+// newServer returns a server of a handler.
+func newServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: handler, ReadTimeout: httpRead, WriteTimeout: httpWrite, IdleTimeout: time.Minute,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+// ServeConsole serves the console alone at addr until ctx ends. It calls ready with its URL once it listens.
+func ServeConsole(ctx context.Context, c *Console, addr string, log *slog.Logger, ready func(url string)) error {
+	handler, closePool, err := c.Open(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return settingsError("--addr: %w: choose another address", err)
+	}
+	server := newServer(handler, log)
+	stop := context.AfterFunc(ctx, func() { shutdown(context.WithoutCancel(ctx), server) })
+	defer stop()
+	ready("http://" + listener.Addr().String() + consolePath + "/")
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the console: %w", err)
+	}
+	return nil
+}
+
+// shutdown gives requests httpStop to end.
+func shutdown(ctx context.Context, server *http.Server) {
+	ctx, cancel := context.WithTimeout(ctx, httpStop)
+	defer cancel()
+	if server.Shutdown(ctx) != nil {
+		_ = server.Close()
+	}
 }
 
 // listenHTTP listens on addr, a host and port or a host alone. Without a port it takes the first free one of httpPorts,

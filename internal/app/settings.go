@@ -66,6 +66,8 @@ type Settings struct {
 	Relay *jetstream.Config
 	// BriefingsDir is the absolute path of a private folder.
 	BriefingsDir string
+	// Console is served beside health and metrics; nil: there is none.
+	Console *Console
 }
 
 // Version returns the version of this program, which names its revision unless it is that of a release.
@@ -111,7 +113,12 @@ func ReadSettings(getenv func(string) string, embedded bool, classes []string) (
 				"127.0.0.1:8017, or to %s", EnvHTTPAddr, s.HTTPAddr, HTTPOff)
 		}
 	}
-	return s, errors.Join(noURL, noPool, noGeneration, noFolder, noAddress)
+	var noConsole error
+	if s.Console, noConsole = ReadConsole(getenv); s.Console != nil && s.HTTPAddr == HTTPOff {
+		noConsole = settingsError("%s is set, but %s is %s: set it to an address, or unset the former", EnvConsoleURL,
+			EnvHTTPAddr, HTTPOff)
+	}
+	return s, errors.Join(noURL, noPool, noGeneration, noFolder, noAddress, noConsole)
 }
 
 // MakeBriefingsDir makes the folder of the briefings if their consumer runs, and writes a file to it and removes it. It

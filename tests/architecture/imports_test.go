@@ -192,6 +192,7 @@ func TestImportRulesReport(t *testing.T) {
 		{"internal/core/retention/a.go", port + "/infrastructure/jetstream", "adapter: jetstream"},
 		{"internal/app/cli/a.go", driver + "/pgxpool", "command line without SQL"},
 		{"internal/app/doctor/a.go", driver, "doctor without SQL"},
+		{"internal/app/console/a.go", "spectral/internal/core/events/infrastructure/postgres/pgtx", "console"},
 		{"cmd/workers/a.go", "github.com/spf13/pflag", "cobra"},
 		{"internal/app/a.go", adapter + "/coredb", "core's generated queries"},
 		{"internal/app/doctor/a.go", adapter + "/doctordb", ""},

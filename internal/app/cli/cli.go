@@ -134,9 +134,9 @@ func rootCommand(p Process) *cobra.Command {
 		Long:          "Workers carry events between bounded contexts through core.outbox.\n\nStart with: workers demo",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-	}, demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), operationsCommand(p), handlersCommand(p),
-		actionsCommand(p), generationCommand(p),
-		retentionCommand(p), outboxCommand(p), relayCommand(p), doctorCommand(p), topCommand(p), versionCommand(p))
+	}, demoCommand(p), runCommand(p), consoleCommand(p), migrateCommand(p), eventsCommand(p), operationsCommand(p),
+		handlersCommand(p), actionsCommand(p), generationCommand(p), retentionCommand(p), outboxCommand(p), relayCommand(p),
+		doctorCommand(p), topCommand(p), versionCommand(p))
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)

@@ -42,6 +42,8 @@ Settings:
   SPECTRAL_HTTP_ADDR      optional: where /healthz, /readyz and /metrics are, or
                           off; by default 127.0.0.1, on 8017 or the next free
                           port
+  SPECTRAL_CONSOLE_URL    optional: database login of the console, which is then
+                          served there too; see ` + "`workers console --help`" + `
   SPECTRAL_NATS_URL       with --relay jetstream: nats://host:4222 or tls://...;
                           SPECTRAL_NATS_CREDS, _CA, _CERT and _KEY are files,
                           and _STREAM is the stream, by default spectral
@@ -210,7 +212,8 @@ func demoCommand(p Process) *cobra.Command {
 		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run workers, publish cards, and show them
 arriving, until interrupted or --count is reached. Exits 1 if a card did not arrive or a line was refused.
 
-With DATABASE_URL the login must own the database, and be a member of spectral_worker and spectral_operator.
+With DATABASE_URL the login must own the database, and be a member of spectral_worker and spectral_operator; the
+console is then served only if SPECTRAL_CONSOLE_URL is set.
 
 A line of the input is {"card_id": "c1", "title": "Harbour", "summary": "...", "attributes": {}};
 card_id and title are required.`,
@@ -314,6 +317,13 @@ func runDemo(cmd *cobra.Command, p Process, relay relayFlag, fresh, telemetry bo
 	}
 	defer flush()
 	work := func(ctx context.Context, settings app.Settings) error {
+		if embedded && settings.HTTPAddr != app.HTTPOff {
+			made, err := app.DemoConsole(ctx, settings.DatabaseURL)
+			if err != nil {
+				return err
+			}
+			settings.Console = made
+		}
 		if err := app.CheckDatabase(ctx, &settings, "spectral_operator"); err != nil {
 			return err
 		}
@@ -326,6 +336,9 @@ func runDemo(cmd *cobra.Command, p Process, relay relayFlag, fresh, telemetry bo
 		return withWorker(ctx, settings, log, func(running context.Context, _ *worker.Worker) error {
 			if url := server.URL(); url != "" {
 				p.notef("health and metrics are served at %s/readyz and %s/metrics", url, url)
+			}
+			if url := server.ConsoleURL(); url != "" {
+				p.notef("the console is at %s", url)
 			}
 			return show(running, d) // nothing handles what is published beside a refused worker
 		}, fx.Populate(&d.Publish, &d.UnitOfWork, &d.Pool, &d.Metrics, &server))
