@@ -16,9 +16,9 @@ import (
 // drawing is an SVG that is being drawn. Sizes are numbers, texts are escaped, looks are classes of the style sheet.
 type drawing struct{ strings.Builder }
 
-func draw(class, title string, width, height int) *drawing {
+func draw(attributes, title string, width, height int) *drawing {
 	d := &drawing{}
-	d.add(`<svg class="%s" role="img" width="%d" height="%d" viewBox="0 0 %[2]d %[3]d"><title>%[4]s</title>`, class, width,
+	d.add(`<svg %s role="img" width="%d" height="%d" viewBox="0 0 %[2]d %[3]d"><title>%[4]s</title>`, attributes, width,
 		height, template.HTMLEscapeString(visible(title)))
 	return d
 }
@@ -53,7 +53,7 @@ func sparkline(title string, series ...[]int64) template.HTML {
 	for _, s := range series {
 		most = max(most, slices.Max(append(s, 1)))
 	}
-	d := draw("spark", title, width, height)
+	d := draw(`class="spark"`, title, width, height)
 	for i, s := range series {
 		var points []string
 		for x, n := range s {
@@ -72,7 +72,7 @@ func sparkline(title string, series ...[]int64) template.HTML {
 // bar draws parts of a whole, each a class and a number in turn.
 func bar(title string, whole int, parts ...any) template.HTML {
 	const width, height = 320, 10
-	d := draw("bar", title, width, height)
+	d := draw(`class="bar" preserveAspectRatio="none"`, title, width, height)
 	d.add(`<rect class="rest" width="%d" height="%d" rx="3"/>`, width, height)
 	x := 0.0
 	for i := 0; i+1 < len(parts); i += 2 {
@@ -88,7 +88,7 @@ func bar(title string, whole int, parts ...any) template.HTML {
 
 // lanes draws what happened to an event: a lane for the event, and one for each handler, on one axis of time.
 func lanes(e operator.Detail) template.HTML {
-	const left, width, lane = 210, 760, 26
+	const left, width, lane = 210, 960, 26
 	from, to := e.CreatedAt, e.CreatedAt
 	see := func(all ...*time.Time) {
 		for _, t := range all {
@@ -114,14 +114,18 @@ func lanes(e operator.Detail) template.HTML {
 		}
 	}
 	span := max(to.Sub(from).Seconds(), 0.001)
+	unit := time.Millisecond
+	if span > 10 {
+		unit = time.Second
+	}
 	place := func(t time.Time) float64 { return left + t.Sub(from).Seconds()/span*(width-left-20) }
 	height := (len(names)+1)*lane + 24
-	d := draw("lanes", "What happened to the event, by handler", width, height)
+	d := draw(`class="lanes"`, "What happened to the event, by handler", width, height)
 	for i := range 5 {
 		x := left + float64(i)*(width-left-20)/4
 		d.add(`<line class="grid" x1="%.1f" x2="%[1]f" y1="0" y2="%d"/>`, x, height-20)
 		d.text([]string{"tick", "tick middle", "tick middle", "tick middle", "tick end"}[i], x, float64(height-6),
-			"+"+durationText(span*float64(i)/4), 20)
+			"+"+time.Duration(span*float64(i)/4*float64(time.Second)).Round(unit).String(), 20)
 	}
 	point := func(row int, class string, t *time.Time, says string) {
 		if t != nil {
@@ -250,7 +254,7 @@ func topologyChart(t topology) template.HTML {
 	const row, box, top = 34, 24, 30
 	left, widths := [3]int{0, 250, 640}, [3]int{110, 300, 320}
 	rows := max(len(t.Columns[0]), len(t.Columns[1]), len(t.Columns[2]), 1)
-	d := draw("topology", "Contexts, event types and handlers", 960, rows*row+top)
+	d := draw(`class="topology"`, "Contexts, event types and handlers", 960, rows*row+top)
 	place := func(column int, name string) float64 {
 		all := t.Columns[column]
 		i := slices.IndexFunc(all, func(n node) bool { return n.Name == name })

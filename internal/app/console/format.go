@@ -254,14 +254,17 @@ func moment(v any) (t time.Time) {
 // when returns a time beside now, with the whole of it as a title.
 func when(now time.Time, v any) template.HTML {
 	t := moment(v)
-	distance := now.Sub(t).Seconds()
-	return timeElement(t, map[bool]string{true: durationText(distance) + " ago", false: "in " + durationText(-distance)}[distance >= 0])
+	if distance := now.Sub(t); distance < 0 {
+		return timeElement(t, "in "+age(-distance))
+	}
+	return timeElement(t, age(now.Sub(t))+" ago")
 }
 
 // ago returns how long ago a time was.
-func ago(now time.Time, v any) template.HTML {
-	return timeElement(moment(v), durationText(now.Sub(moment(v)).Seconds()))
-}
+func ago(now time.Time, v any) template.HTML { return timeElement(moment(v), age(now.Sub(moment(v)))) }
+
+// age returns a time span without parts of a second.
+func age(d time.Duration) string { return durationText(d.Truncate(time.Second).Seconds()) }
 
 func timeElement(t time.Time, says string) template.HTML {
 	if t.IsZero() {

@@ -46,6 +46,20 @@ type filterForm struct {
 	Problem error // what is wrong with a value
 }
 
+// commonFields is how many fields of a filter are always seen.
+const commonFields = 6
+
+// Common returns the fields that are always seen.
+func (f filterForm) Common() []field { return f.Fields[:min(commonFields, len(f.Fields))] }
+
+// Rare returns the other fields.
+func (f filterForm) Rare() []field { return f.Fields[min(commonFields, len(f.Fields)):] }
+
+// RareSet reports whether one of those has a value.
+func (f filterForm) RareSet() bool {
+	return slices.ContainsFunc(f.Rare(), func(of field) bool { return of.Value != "" })
+}
+
 // read reads a field into a list. Several values are joined by commas, as flags are.
 func read[T any](f *filterForm, q url.Values, of field, parse func(string) (T, error)) (all []T) {
 	for _, text := range q[of.Name] {
