@@ -147,7 +147,7 @@ func (i *Identities) Person(r *http.Request) (Person, error) {
 	names := r.Header.Values(i.Header)
 	switch {
 	case trusted && len(names) == 1 && isName(names[0]):
-		if person, ok := byName[names[0]]; ok && names[0] != "*" {
+		if person, ok := byName[names[0]]; ok {
 			return person, nil
 		}
 		if rest, ok := byName["*"]; ok {

@@ -78,8 +78,8 @@ func watch(t *testing.T, s *server, of string) *watcher {
 
 // figures are what a broadcaster reads.
 type figures struct {
-	failed, reads atomic.Int64
-	gone          atomic.Bool
+	failed, reads, drawn atomic.Int64
+	gone                 atomic.Bool
 }
 
 func (f *figures) read(context.Context) (operator.Live, error) {
@@ -92,6 +92,7 @@ func (f *figures) read(context.Context) (operator.Live, error) {
 
 // page shows them.
 func (f *figures) page(_ context.Context, v *visit) (any, error) {
+	f.drawn.Add(1)
 	if f.gone.Load() {
 		return nil, os.ErrDeadlineExceeded
 	}
@@ -115,8 +116,8 @@ func TestWatchedPagesAreSentWhenTheyChange(t *testing.T) {
 			t.Errorf("headers %v", h)
 		}
 		pass(14 * time.Second)
-		if same := w.received(); same != "" {
-			t.Errorf("without a change %q", same)
+		if same, drawn := w.received(), f.drawn.Load(); same != "" || drawn != 3 {
+			t.Errorf("without a change %q, drawn %d times", same, drawn)
 		}
 		pass(2 * time.Second)
 		if comment := w.received(); comment != ":\n\n" {

@@ -269,10 +269,15 @@ func TestReadsAreSharedAndBounded(t *testing.T) {
 		if now := len(began); now != maxReads {
 			t.Errorf("%d pages are read at once", now)
 		}
+		for range maxReads {
+			if first := <-began; strings.Contains(first, "ann") {
+				t.Errorf("what all persons of a role share is read for %s", first)
+			}
+		}
 		close(finish)
 		synctest.Wait()
-		if all := len(began); all != maxReads+1 {
-			t.Errorf("%d reads of %d pages", all, maxReads+1)
+		if all := len(began); all != 1 {
+			t.Errorf("%d further reads of one further page", all)
 		}
 		for range 3 + maxReads + 1 {
 			if status := <-answers; status != http.StatusOK {

@@ -32,7 +32,7 @@
     const selection = getSelection();
     return main.contains(focus) && focus.matches('input, select, textarea') ||
       selection && !selection.isCollapsed && main.contains(selection.anchorNode) ||
-      main.querySelector('dialog[open], input:checked') !== null;
+      main.querySelector('dialog[open], details[open], input:checked') !== null;
   }
 
   if (main && window.htmx) {
