@@ -13,6 +13,7 @@
 //	handlers.go       breakers of handlers: handlers list, trip, close
 //	top.go            the view in a terminal, which is package top
 //	run.go            what starts workers: run, demo
+//	console.go        the operators' web console: console
 //	generation_compare.go
 //	                  how a generation did beside another: generation compare
 //	generation.go, retention.go, migrate.go, outbox.go, relay.go, doctor.go

@@ -112,7 +112,6 @@ type stream struct {
 	drawnAt time.Time
 	sentAt  time.Time
 	goodAt  time.Time // of the last fragment
-	lost    bool
 }
 
 // serveLive sends the fragment of a page, again each time that it has changed, until the client leaves or is too slow,
@@ -179,11 +178,11 @@ func (t *stream) draw(ctx context.Context) error {
 	}
 	if err != nil {
 		shown := explain(err, t.visit.Person)
-		t.lost, t.last = true, [sha256.Size]byte{}
+		t.last = [sha256.Size]byte{} // the next fragment is sent in any case
 		lost, _ := json.Marshal(map[string]any{"message": shown.Message, "since": t.goodAt}) // of plain values
 		return t.send("lost", string(lost))
 	}
-	t.lost, t.goodAt = false, time.Now().UTC()
+	t.goodAt = time.Now().UTC()
 	if sum := sha256.Sum256(text); sum != t.last {
 		t.last = sum
 		return t.send("", string(text))

@@ -13,6 +13,7 @@
 //	stats.go        counts of events by status, type and more
 //	live.go         what the database says of this moment, by one statement
 //	timeline.go     what workers counted in the last hours and days
+//	live.go         what the database says of this moment
 //	compare.go      how one generation did beside another
 //	bulk.go         replay, discard, undiscard and retry-now of a selection, in batches
 //	preview.go      what a replay would do
