@@ -178,7 +178,7 @@ func (t *stream) draw(ctx context.Context) error {
 	}
 	if err != nil {
 		shown := explain(err, t.visit.Person)
-		t.last = [sha256.Size]byte{} // the next fragment is sent in any case
+		t.last = [sha256.Size]byte{}                                                         // the next fragment is sent in any case
 		lost, _ := json.Marshal(map[string]any{"message": shown.Message, "since": t.goodAt}) // of plain values
 		return t.send("lost", string(lost))
 	}
