@@ -43,7 +43,7 @@ func (d *drawing) mark(shape, title string) {
 
 func (d *drawing) done() template.HTML {
 	d.add("</svg>")
-	return template.HTML(d.String()) //nolint:gosec // add is given numbers, own words and escaped texts
+	return template.HTML(d.String()) // of numbers, own words and escaped texts
 }
 
 // sparkline draws counts over time: the first as an area, a second one as a line. Both have one scale.
@@ -269,8 +269,8 @@ func topologyChart(t topology) template.HTML {
 			x1, x2 := left[c]+widths[c], left[c+1]
 			y1, y2, mid := place(c, e.From), place(c+1, e.To), (x1+x2)/2
 			width := 1.5 + min(math.Log2(1+max(e.Rate, 0)), 8)
-			d.mark(fmt.Sprintf(`<path class="edge %s" stroke-width="%.1f" d="M%d,%.1f C%d,%.1f %[5]d,%[7]f %[8]d,%[7]f"/>`, e.Class,
-				width, x1, y1, mid, y1, y2, x2), e.From+" → "+e.To+": "+e.Weight)
+			d.mark(fmt.Sprintf(`<path class="edge %s" stroke-width="%.1f" d="M%d,%.1f C%d,%[4]f %[5]d,%[6]f %[7]d,%[6]f"/>`,
+				e.Class, width, x1, y1, mid, y2, x2), e.From+" → "+e.To+": "+e.Weight)
 		}
 	}
 	for c, nodes := range t.Columns {

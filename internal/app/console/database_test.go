@@ -57,7 +57,9 @@ func open(t *testing.T, role string) *browser {
 	b.handler = console.Handler(console.Deps{
 		Client: operator.New(pgtest.Pool(t, login.String())), Version: "test",
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Sources: map[string]string{"decision.recorded": "platform"},
-	}, console.Identity(func(*http.Request) (console.Person, error) { return console.Person{Name: "anna", Role: role}, nil }))
+	}, console.Identity(func(*http.Request) (console.Person, error) {
+		return console.Person{Name: "anna", Role: role}, nil
+	}))
 	return b
 }
 
@@ -84,7 +86,7 @@ func (b *browser) value(sql string) (text string) {
 func (b *browser) see(path string, parts ...string) string {
 	b.Helper()
 	w := b.ask(http.MethodGet, path, nil)
-	text := html.UnescapeString(w.Body.String())
+	text := strings.Join(strings.Fields(html.UnescapeString(w.Body.String())), " ")
 	if w.Code != http.StatusOK {
 		b.Errorf("%s answers %d: %s", path, w.Code, text)
 	}
@@ -164,7 +166,8 @@ func TestEveryPageShowsASystem(t *testing.T) {
 	b.see("/events?after=wrong", "the cursor is not one of this filter")
 	b.see("/events?generation=x", "not a deployment generation")
 	b.see("/events/"+failed, "failed: 1 of 2 handlers gave up", "9007199254740993", "0.1000000000000000055511151231257827",
-		"4bf92f3577b34da6a3ce929d0e0e4736", "goroutine 1", "this event", `class="lanes"`, "workers events replay "+failed+" --to 8")
+		"4bf92f3577b34da6a3ce929d0e0e4736", "goroutine 1", "this event", `class="lanes"`,
+		"workers events replay "+failed+" --to 8")
 	b.see("/events/00000000-0000-7000-8000-000000000002", "Cause and effects", "this event", "failed")
 	b.see("/failures", "TimeoutError", "new in generation 8", "no such card *")
 	b.see("/failures/3fa9c15b2e7d", "platform.mailer", "Samples", "9007199254740993")
@@ -176,7 +179,8 @@ func TestEveryPageShowsASystem(t *testing.T) {
 	b.see("/generations", "it is live: drain it first", "it still has events: 5 due")
 	b.see("/generations/compare?a=7&b=8", "not enough", "platform.mailer")
 	b.see("/activity", "Nothing was done.")
-	for path, status := range map[string]int{"/events/x": http.StatusBadRequest, "/events/0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10": 409,
+	for path, status := range map[string]int{"/events/x": http.StatusBadRequest,
+		"/events/0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10":     409,
 		"/operations/0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10": 409, "/none": http.StatusNotFound} {
 		if w := b.ask(http.MethodGet, path, nil); w.Code != status {
 			t.Errorf("%s answers %d", path, w.Code)
@@ -187,13 +191,13 @@ func TestEveryPageShowsASystem(t *testing.T) {
 func TestPagesOfAnEmptySystem(t *testing.T) {
 	t.Parallel()
 	b := open(t, console.RoleOperator)
-	for _, table := range []string{"outbox", "deployments", "error_groups", "event_stats", "breakers", "paused_types", "workers",
-		"handlers", "failed_attempts"} {
+	for _, table := range []string{"outbox", "deployments", "error_groups", "event_stats", "breakers", "paused_types",
+		"workers", "handlers", "failed_attempts"} {
 		b.exec("delete from core." + table)
 	}
 	b.see("/", "Nothing needs you.")
-	for _, path := range []string{"/flow", "/health", "/events", "/failures", "/operations", "/topology", "/handlers", "/generations",
-		"/generations/compare", "/activity"} {
+	for _, path := range []string{"/flow", "/health", "/events", "/failures", "/operations", "/topology", "/handlers",
+		"/generations", "/generations/compare", "/activity"} {
 		b.see(path)
 	}
 	b.see("/plan?what=replay", "no generation is live")
@@ -208,7 +212,8 @@ func TestAPlanIsConfirmedAndBinds(t *testing.T) {
 	form.Set("typed", "1")
 	next := b.post("/plan/confirm", form)
 	b.see(next, "1 event replayed", "anna")
-	if status := b.value("select status || ' ' || generation from core.outbox where id = '" + rejected + "'"); status != "pending 8" {
+	status := b.value("select status || ' ' || generation from core.outbox where id = '" + rejected + "'")
+	if status != "pending 8" {
 		t.Errorf("the event is %s", status)
 	}
 	// a filter: what changed since is left out, the workers carry it on
@@ -267,8 +272,9 @@ func TestOperatorsActOnGroupsTypesAndHandlers(t *testing.T) {
 	handler := url.Values{"handler": {"worlds.indexer"}, "generation": {"8"}}
 	b.see(b.post("/handlers/trip", handler), "forced")
 	b.post("/handlers/close", handler)
-	if open := b.value("select count(*)::text from core.breakers where handler_name = 'worlds.indexer' and not closing"); open != "0" {
-		t.Errorf("%s breakers are open", open)
+	const stillOpen = "select count(*)::text from core.breakers where handler_name = 'worlds.indexer' and not closing"
+	if n := b.value(stillOpen); n != "0" {
+		t.Errorf("%s breakers are open", n)
 	}
 	for path, form := range map[string]url.Values{"/types/pause": {"type": {"x"}, "generation": {"-8"}},
 		"/failures/mute": {"group": {"3fa9c15b2e7d"}, "for": {"999999d"}}, "/operations/pause": {"id": {"1"}},

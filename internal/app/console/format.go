@@ -115,13 +115,11 @@ func textOf(v any) string {
 	case fmt.Stringer:
 		return v.String()
 	}
-	if p := reflect.ValueOf(v); p.Kind() != reflect.Pointer {
-		return fmt.Sprint(v)
-	} else if p.IsNil() {
+	p := reflect.ValueOf(v)
+	if p.Kind() == reflect.Pointer && p.IsNil() {
 		return ""
-	} else {
-		return fmt.Sprint(p.Elem())
 	}
+	return fmt.Sprint(reflect.Indirect(p))
 }
 
 // visible returns a text in which control characters and marks that change the direction of text are shown as escapes.
@@ -271,7 +269,7 @@ func timeElement(t time.Time, says string) template.HTML {
 		return "–"
 	}
 	t = t.UTC()
-	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, t.Format(time.RFC3339Nano), //nolint:gosec // numbers only
+	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, t.Format(time.RFC3339Nano),
 		t.Format("2006-01-02 15:04:05.000 UTC"), says))
 }
 
@@ -283,7 +281,8 @@ func shortID(v any) template.HTML {
 		short = []rune(string(short[:8]) + "…" + string(short[len(short)-6:]))
 	}
 	e := template.HTMLEscapeString
-	return template.HTML(`<code class="id" title="` + e(whole) + `" data-copy="` + e(whole) + `">` + e(string(short)) + `</code>`)
+	return template.HTML(fmt.Sprintf(`<code class="id" title="%s" data-copy="%[1]s">%s</code>`, e(whole),
+		e(string(short))))
 }
 
 // maxPayload is how much of a payload a page shows, in bytes.

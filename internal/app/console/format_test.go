@@ -33,7 +33,8 @@ func TestNumbersAndTimes(t *testing.T) {
 		"0": count(0), "999": count(999), "1,000": count(1000), "−1,234,567": count(-1234567),
 		"9,223,372,036,854,775,807": count(int64(9223372036854775807)),
 		"10,000+":                   bounded(operator.MaxWaiting + 1), "9,999": bounded(9999), "1 event": counted(1, "event"),
-		"10,000+ crashes": counted(10_001, "crash"), "0.02": rateText(0.017), "12.3": rateText(12.34), "1,204": rateText(1204.4),
+		"10,000+ crashes": counted(10_001, "crash"), "0.02": rateText(0.017),
+		"12.3": rateText(12.34), "1,204": rateText(1204.4),
 		"33.3 %": percent(1, 3), "0 %": percent(1, 0), "1.4 ms": secondsText(operator.Percentiles{Count: 1}, &small),
 		"–": secondsText(operator.Percentiles{}, nil), "0 s": durationText(-5), "41 s": durationText(41),
 		"12 min": durationText(12*60 + 59), "3 h 5 min": durationText(3*3600 + 5*60), "2 d 1 h": durationText(49 * 3600),
@@ -47,8 +48,9 @@ func TestNumbersAndTimes(t *testing.T) {
 		`a\u0007\u202eb`: visible("a\a\u202eb"), "one …": firstLine("one\ntwo"), "in flight": words(operator.InFlight),
 		`<code class="id" title="0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10" data-copy="0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10">` +
 			"0198c5d4…2f6e10</code>": string(shortID("0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10")),
-		"":                                     operationOf(json.RawMessage(`{"operation": "javascript:x"}`)),
-		"0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10": operationOf(json.RawMessage(`{"operation": "0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10"}`)),
+		"": operationOf(json.RawMessage(`{"operation": "javascript:x"}`)),
+		"0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10": operationOf(json.RawMessage(
+			`{"operation": "0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10"}`)),
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

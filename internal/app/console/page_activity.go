@@ -31,7 +31,7 @@ func loadActivity(ctx context.Context, v *visit) (any, error) {
 		OlderThan:   f.age(v.Query, "older-than", "Older than"),
 		NewerThan:   f.age(v.Query, "newer-than", "Newer than"),
 	}
-	limit, err := whole(v.Query, "limit", operator.DefaultPageSize, 1, maxListed)
+	limit, err := whole(v.Query, "limit", operator.DefaultPageSize, maxListed)
 	if err = errors.Join(f.Problem, err); err == nil {
 		p.Command = strings.Join(append([]string{"workers actions list"}, f.Flags...), " ")
 		p.Found, err = v.Client.Actions(ctx, filter, operator.Page{Limit: limit, After: v.Query.Get("after"),

@@ -146,9 +146,9 @@ func number(q url.Values, name string, other, least, most float64) (float64, err
 	return n, nil
 }
 
-// whole is number for whole numbers.
-func whole(q url.Values, name string, other, least, most int) (int, error) {
-	n, err := number(q, name, float64(other), float64(least), float64(most))
+// whole is number for whole numbers from 1.
+func whole(q url.Values, name string, other, most int) (int, error) {
+	n, err := number(q, name, float64(other), 1, float64(most))
 	if err == nil && n != float64(int(n)) {
 		err = fmt.Errorf("%s: %.40q: want a whole number", name, q.Get(name))
 	}
@@ -269,10 +269,9 @@ func loadEvents(ctx context.Context, v *visit) (any, error) {
 	}
 	filter, form := filterOf(searched(v.Query, v.Sources))
 	p.Form = form
-	limit, err := whole(v.Query, "limit", operator.DefaultPageSize, 1, maxListed)
+	limit, err := whole(v.Query, "limit", operator.DefaultPageSize, maxListed)
 	p.Limit = limit
-	if err = errors.Join(form.Problem, err); err != nil {
-		p.Problem = err.Error()
+	if p.Problem = saidOf(errors.Join(form.Problem, err)); p.Problem != "" {
 		return p, nil
 	}
 	flags := form.Flags
@@ -290,9 +289,7 @@ func loadEvents(ctx context.Context, v *visit) (any, error) {
 	slices.SortFunc(p.Acts, func(a, b planLink) int { return -strings.Compare(a.What, b.What) })
 	p.Found, err = v.Client.Find(ctx, filter, operator.Page{Limit: limit, After: v.Query.Get("after"),
 		Timeout: searchTimeout})
-	if p.Problem = saidOf(err); err != nil {
-		return p, nil
-	}
+	p.Problem = saidOf(err)
 	if p.Found.Next != "" {
 		p.Next = nextPage("/events", form.Query, p.Found.Next, v.Query.Get("limit"))
 	}

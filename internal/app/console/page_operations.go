@@ -88,7 +88,7 @@ func resumeOperation(ctx context.Context, v *visit) (string, error) {
 	id, err := parseID(v.Form.Get("id"))
 	course := operator.Course{GoesOn: v.Form.Get("go-on") != ""}
 	err = errors.Join(err,
-		into(&course.Canary)(whole(v.Form, "canary", 0, 1, 1_000_000)),
+		into(&course.Canary)(whole(v.Form, "canary", 0, 1_000_000)),
 		into(&course.Rate)(number(v.Form, "rate", 0, 1e-6, 1e9)),
 		into(&course.MaxFailed)(number(v.Form, "max-failed", -1, 0, 1)))
 	if err != nil {

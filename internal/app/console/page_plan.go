@@ -102,7 +102,7 @@ func orderOf(q url.Values) (o order, err error) {
 	o.Force, o.Course.GoesOn, o.Reason = q.Get("force") != "", q.Get("go-on") != "", strings.TrimSpace(q.Get("reason"))
 	for _, wrong := range []error{
 		into(&o.Course.Rate)(number(q, "rate", operator.DefaultRate, 1e-6, 1e9)),
-		into(&o.Course.Canary)(whole(q, "canary", 0, 1, 1_000_000)),
+		into(&o.Course.Canary)(whole(q, "canary", 0, 1_000_000)),
 		into(&o.Course.MaxFailed)(number(q, "max-failed", 1, 0, 1)),
 	} {
 		err = errors.Join(err, wrong)
@@ -220,7 +220,7 @@ func (o *order) selected(ctx context.Context, c *operator.Client, by string) (s 
 		return s, nil, err
 	}
 	s, err = c.SelectNamed(ctx, o.IDs, o.change(by))
-	joined, several := err.(interface{ Unwrap() []error }) //nolint:errorlint // one refusal for each event
+	joined, several := err.(interface{ Unwrap() []error })
 	if !several {
 		return s, nil, err
 	}
@@ -369,7 +369,8 @@ func confirmPlan(ctx context.Context, v *visit) (next string, err error) {
 	change := o.change(v.Person.Name)
 	changed, err := planned.Check(operator.Plan(s, change, o.filter))
 	if err != nil {
-		return "", badRequest(errors.New("the events or the act are not those of the plan any more: look at the plan again, then confirm"))
+		return "", badRequest(errors.New("the events or the act are not those of the plan any more: look at the plan " +
+			"again, then confirm it"))
 	}
 	if s.Len() == 0 {
 		return "", badRequest(fmt.Errorf("all %s of the plan changed since: nothing is left to do",
@@ -382,14 +383,15 @@ func confirmPlan(ctx context.Context, v *visit) (next string, err error) {
 			return "", err
 		}
 		if asking := preview.Asking(); len(asking) > 0 {
-			return "", badRequest(fmt.Errorf("had begun, and act outside their transaction: %s: choose for each whether it runs "+
-				"again", strings.Join(asking, ", ")))
+			return "", badRequest(fmt.Errorf("had begun, and act outside their transaction: %s: choose for each whether it "+
+				"runs again", strings.Join(asking, ", ")))
 		}
 		for _, h := range preview.Handlers {
 			typed = typed || h.WouldRun > 0 && h.Outside != ""
 		}
 	}
-	if typed && strings.NewReplacer(",", "", " ", "").Replace(v.Form.Get("typed")) != strconv.Itoa(planned.Events) {
+	said := strings.NewReplacer(",", "", " ", "").Replace(v.Form.Get("typed"))
+	if typed && said != strconv.Itoa(planned.Events) {
 		return "", badRequest(fmt.Errorf("type the number of events of the plan, %d, to confirm it", planned.Events))
 	}
 	if o.Filtered() {

@@ -19,8 +19,8 @@ import (
 )
 
 // hostile is a text that breaks pages which do not escape it.
-var hostile = "</title><script>alert(1)</script>\"' onload=alert(2) style=x javascript:alert(3) \u202e/../.?&#%2f{{.}}" +
-	strings.Repeat("long", 100)
+var hostile = "</title><script>alert(1)</script>\"' onload=alert(2) style=x javascript:alert(3) \u202e/../.?&#%2f" +
+	"{{.}}" + strings.Repeat("long", 100)
 
 var fixtureNow = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
 
@@ -64,6 +64,7 @@ func fill(v reflect.Value, s string) {
 				}
 			}
 		}
+	default: // stays zero
 	}
 }
 
@@ -95,7 +96,7 @@ func fixtures(t *testing.T, use func(name, text string)) {
 				}
 				switch d := data.Interface().(type) {
 				case *planPage:
-					d.Problem, d.Order.verb.Name = "", what
+					d.Problem, d.Order.Name = "", what
 				case *eventsPage:
 					if what != hostile {
 						d.Problem = ""
@@ -145,7 +146,8 @@ func TestPagesEscapeAllThatTheyShow(t *testing.T) {
 				t.Errorf("%s leads to %.200q (%v)", name, to, err)
 			}
 		}
-		for _, tag := range []string{"main", "table", "tr", "td", "th", "form", "section", "ul", "ol", "svg", "details", "div", "p"} {
+		for _, tag := range []string{"main", "table", "tr", "td", "th", "form", "section", "ul", "ol", "svg",
+			"details", "div", "p"} {
 			open := len(regexp.MustCompile(`<`+tag+`[\s>]`).FindAllString(text, -1))
 			if closed := strings.Count(text, "</"+tag+">"); open != closed {
 				t.Errorf("%s opens %d and closes %d of %s", name, open, closed, tag)
@@ -182,7 +184,8 @@ func TestLinksHaveEachElementEscaped(t *testing.T) {
 		if u.Path != "/ops/failures/"+name || u.RawQuery != "" {
 			t.Errorf("%q became %q", name, u.Path)
 		}
-		if u, _ := url.Parse(query("/events", "type", name, "status", "")); u.Query().Get("type") != name || u.Query().Has("status") {
+		u, err = url.Parse(query("/events", "type", name, "status", ""))
+		if err != nil || u.Query().Get("type") != name || u.Query().Has("status") {
 			t.Errorf("%q became %q", name, u.RawQuery)
 		}
 	}
@@ -248,12 +251,14 @@ func TestWrongValuesAreSaid(t *testing.T) {
 
 func TestNeedsHaveTheWorstFirst(t *testing.T) {
 	t.Parallel()
-	at, old, new := fixtureNow, fixtureNow.Add(-time.Hour), fixtureNow.Add(-time.Second)
+	at, old, fresh := fixtureNow, fixtureNow.Add(-time.Hour), fixtureNow.Add(-time.Second)
 	l := operator.Live{
 		At: at, QueueUsage: 0.6, Quarantined: 1, Failed: 3, OldestSnapshot: func() *float64 { f := 4000.0; return &f }(),
-		Handlers: []operator.LiveHandler{{Handler: "a.b", Breaker: "open", OpenedAt: &old, Waiting: 4102}, {Breaker: "closed"}},
-		Types: []operator.LiveType{{EventType: "p", PausedAt: &old, Due: 1, Workers: 1}, {EventType: "w", Due: 2, OldestDue: &old},
-			{EventType: "l", Due: 3, OldestDue: &old, Workers: 1}, {EventType: "fine", Due: 3, OldestDue: &new, Workers: 1}},
+		Handlers: []operator.LiveHandler{{Handler: "a.b", Breaker: "open", OpenedAt: &old, Waiting: 4102},
+			{Breaker: "closed"}},
+		Types: []operator.LiveType{{EventType: "p", PausedAt: &old, Due: 1, Workers: 1},
+			{EventType: "w", Due: 2, OldestDue: &old},
+			{EventType: "l", Due: 3, OldestDue: &old, Workers: 1}, {EventType: "fine", Due: 3, OldestDue: &fresh, Workers: 1}},
 		Operations: []operator.LiveOperation{{Name: "replay", State: "paused", Total: 9, Acted: 2}, {State: "running"}},
 	}
 	var got []string

@@ -46,9 +46,8 @@ func loadTopology(ctx context.Context, v *visit) (any, error) {
 		}
 	}
 	if text := v.Query.Get("generation"); text != "" {
-		if g, err := events.ParseGeneration(text); err != nil {
-			p.Problem = err.Error()
-		} else {
+		g, wrong := events.ParseGeneration(text)
+		if p.Problem = saidOf(wrong); wrong == nil {
 			p.Generation = g
 		}
 	}
@@ -175,16 +174,16 @@ func loadCompare(ctx context.Context, v *visit) (any, error) {
 	since, errSince := parseAge(p.Since)
 	err := errors.Join(errA, errB, errSince)
 	switch {
-	case err != nil:
-	case a == b:
+	case err == nil && a == b:
 		err = errors.New("a generation cannot be compared with itself: name two")
 	case since > operator.MaxTimeline:
 		err = errors.New("statistics are kept for 8d")
-	default:
+	}
+	if err == nil {
 		p.Command = fmt.Sprintf("workers generation compare %d %d --since %s", a, b, p.Since)
 		p.Comparison, err = v.Client.Compare(ctx, a, b, since)
-		p.Compared = err == nil
 	}
+	p.Compared = err == nil
 	p.Problem = saidOf(err)
 	return p, nil
 }
