@@ -168,7 +168,8 @@ func (s *server) serveLive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// draw sends the page's fragment if it has changed, or that the database is gone since when.
+// draw sends the page's fragment if it has changed, or that it is lost since when. After that it sends the next one in
+// any case.
 func (t *stream) draw(ctx context.Context) error {
 	t.drawnAt = time.Now()
 	data, err := t.load(ctx, t.match.page, t.visit, t.of)
@@ -178,7 +179,7 @@ func (t *stream) draw(ctx context.Context) error {
 	}
 	if err != nil {
 		shown := explain(err, t.visit.Person)
-		t.last = [sha256.Size]byte{}                                                         // the next fragment is sent in any case
+		t.last = [sha256.Size]byte{}
 		lost, _ := json.Marshal(map[string]any{"message": shown.Message, "since": t.goodAt}) // of plain values
 		return t.send("lost", string(lost))
 	}
