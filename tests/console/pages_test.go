@@ -22,8 +22,6 @@ import (
 	"spectral/tests/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
-
 // browser is a person at the console of a system that testdata/system.sql describes.
 type browser struct {
 	*testing.T
