@@ -320,7 +320,7 @@ func runDemo(cmd *cobra.Command, p Process, relay relayFlag, fresh, telemetry bo
 		if embedded && settings.HTTPAddr != app.HTTPOff {
 			made, err := app.DemoConsole(ctx, settings.DatabaseURL)
 			if err != nil {
-				return err
+				p.notef("there is no console: %v", err)
 			}
 			settings.Console = made
 		}
