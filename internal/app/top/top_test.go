@@ -100,9 +100,11 @@ func answers() map[kind]any {
 			Delivered: 290, Failed: 8, CreatedAt: *ago(time.Hour), CreatedBy: "anna", Why: new(hostile)}},
 		outcome: []operator.OperationRow{{EventID: id(2), Outcome: "failed", Note: new(hostile)}},
 		tail: operator.EventPage{AsOf: start, Next: "more", Events: []operator.Event{failedEvent(),
-			{ID: id(3), EventType: "decision.recorded", Status: operator.Delivered, Generation: 8, CreatedAt: *ago(time.Second)}}},
+			{ID: id(3), EventType: "decision.recorded", Status: operator.Delivered, Generation: 8,
+				CreatedAt: *ago(time.Second)}}},
 		locks: []operator.Session{{PID: 4711, Login: "app", Application: hostile, State: "active",
-			Wait: "Lock: tuple", StartedAt: *ago(2 * time.Minute), HasSnapshot: true, BlockedBy: []int{12}, Query: "update core.outbox\nset x"}},
+			Wait: "Lock: tuple", StartedAt: *ago(2 * time.Minute), HasSnapshot: true,
+			BlockedBy: []int{12}, Query: "update core.outbox\nset x"}},
 		oneEvent: opened{operator.Detail{Event: failedEvent(), Payload: json.RawMessage(`{"a": "\u001b[2J", "b": [1, 2]}`),
 			IdempotencyKey: hostile, Handlers: []operator.HandlerState{
 				{Handler: "platform.mailer", Stage: "parked", Failures: 2, Class: "SMTPError", Error: hostile},
