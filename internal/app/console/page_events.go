@@ -294,7 +294,7 @@ func loadEvents(ctx context.Context, v *visit) (any, error) {
 		p.Next = nextPage("/events", form.Query, p.Found.Next, v.Query.Get("limit"))
 	}
 	counts, err := v.Client.Count(ctx, filter, operator.Count{By: []operator.Dimension{operator.ByStatus},
-		Limit: operator.MaxPageSize, Timeout: searchTimeout})
+		Limit: operator.MaxPageSize, Most: operator.MaxWaiting, Timeout: searchTimeout})
 	p.Uncounted = saidOf(err)
 	for _, g := range counts.Groups {
 		p.Total += g.Count

@@ -3,7 +3,6 @@ package top
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -17,7 +16,6 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/google/uuid"
 
-	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
@@ -211,6 +209,3 @@ func TestFrames(t *testing.T) {
 	ascii.ASCII = true
 	golden(t, "ascii", ascii.Frame(80, 24))
 }
-
-var errGone = errors.New("gone")
-var _ = events.Core

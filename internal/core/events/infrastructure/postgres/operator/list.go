@@ -122,8 +122,8 @@ type EventPage struct {
 	Next string `json:"next,omitempty"`
 }
 
-// Find returns a page of the events that filter selects, the latest first: failed and pending events by the time they
-// failed or are due, others by their ids, which are ordered by time. A page costs the same however many events there
+// Find returns a page of the events that filter selects, the latest first: failed, pending and relayed events by the
+// time they failed, are due or were sent, others by their ids, which are ordered by time. A page costs the same however many events there
 // are. An event that is published or fails while a caller reads the pages is not in a later page. No event is in two
 // pages, unless it failed or became pending again in between. It returns a [*TooBroadError] if it takes too long,
 // [ErrCursor] for the cursor of another filter.
@@ -199,7 +199,7 @@ type branch struct {
 var branches = []branch{
 	{"pending", "o.available_at", []Status{Due, Scheduled}}, {"failed", "o.claimed_at", []Status{Failed}},
 	{"discarded", "o.claimed_at", []Status{Discarded}}, {"in_flight", "", []Status{InFlight}},
-	{"relayed", "", []Status{Relayed}},
+	{"relayed", "o.relayed_at", []Status{Relayed}},
 	{"quarantined", "", []Status{Quarantined}},
 	{"delivered", "", []Status{Delivered}},
 }
@@ -251,8 +251,8 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 	}
 	ordered := fmt.Sprintf(" order by %s limit %d", order, limit)
 	from := "core.outbox o where " + w.all() + ordered
-	if b.name == "pending" { // the index is in order only within a generation and type
-		from = "core.pending_types() k cross join lateral (select " + unmasked + " from core.outbox o where " +
+	if b.name == "pending" || b.name == "relayed" { // the index is in order only within a generation and type
+		from = "core." + b.name + "_types() k cross join lateral (select " + unmasked + " from core.outbox o where " +
 			"o.generation = k.generation and o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
 	}
 	return "(select " + displayed + ", '" + b.name + "' as branch, " + key + " as key, " + place +

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,6 +45,8 @@ type Count struct {
 	Limit int         // of groups, from 1 to MaxPageSize; the largest are returned
 	// Exactly counts delivered events one by one, however many there are; see [Client.Count].
 	Exactly bool
+	// Most is how many events of each status are counted; zero means all. One more stands for more.
+	Most int
 	// Timeout bounds each statement; zero means [DefaultSearchTimeout].
 	Timeout time.Duration
 }
@@ -94,7 +97,7 @@ func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts,
 	err := c.search(ctx, "count events", count.Timeout, func(tx *pgtx.Tx, asOf time.Time) (err error) {
 		counted.AsOf = asOf
 		if len(one.Statuses) > 0 {
-			if counted.Groups, err = groups(ctx, tx, one, count.By, count.Limit+1); err != nil {
+			if counted.Groups, err = groups(ctx, tx, one, count); err != nil {
 				return err
 			}
 		}
@@ -118,9 +121,13 @@ func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts,
 }
 
 // groups counts the events that filter selects. It reads each status by itself, because most have an index.
-func groups(ctx context.Context, tx *pgtx.Tx, filter Filter, by []Dimension, limit int) ([]Group, error) {
+func groups(ctx context.Context, tx *pgtx.Tx, filter Filter, count Count) ([]Group, error) {
+	limit := "all"
+	if count.Most > 0 {
+		limit = strconv.Itoa(count.Most + 1)
+	}
 	var branches, names, values []string
-	for i, d := range by {
+	for i, d := range count.By {
 		names = append(names, fmt.Sprintf("r.d%d", i))
 		values = append(values, fmt.Sprintf("'%s', r.d%d", d, i))
 	}
@@ -131,7 +138,7 @@ func groups(ctx context.Context, tx *pgtx.Tx, filter Filter, by []Dimension, lim
 		condition, more := of.Where(len(arguments) + 1)
 		arguments = append(arguments, more...)
 		var columns []string
-		for i, d := range by {
+		for i, d := range count.By {
 			expression := cmp.Or(expressions[d], "o."+string(d))
 			if d == ByStatus {
 				expression = "'" + string(status) + "'"
@@ -141,15 +148,15 @@ func groups(ctx context.Context, tx *pgtx.Tx, filter Filter, by []Dimension, lim
 			}
 			columns = append(columns, fmt.Sprintf("%s::text as d%d", expression, i))
 		}
-		branches = append(branches, fmt.Sprintf("select %s, %s as at from %s where %s", strings.Join(columns, ", "),
-			status.moment(), from, condition))
+		branches = append(branches, fmt.Sprintf("(select %s, %s as at from %s where %s limit %s)",
+			strings.Join(columns, ", "), status.moment(), from, condition, limit))
 	}
 	group := strings.Join(names, ", ")
 	return rows[Group](ctx, tx, fmt.Sprintf(`
 select jsonb_build_object(%s) as values, count(*) as count, min(r.at) filter (where isfinite(r.at)) as oldest,
   max(r.at) filter (where isfinite(r.at)) as latest
 from (%s) r group by %s order by count(*) desc, %[3]s limit %d`, strings.Join(values, ", "),
-		strings.Join(branches, " union all "), group, limit), arguments...)
+		strings.Join(branches, " union all "), group, count.Limit+1), arguments...)
 }
 
 // moment returns the column of the time that matters most for an event in that status.
