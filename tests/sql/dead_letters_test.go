@@ -212,6 +212,11 @@ func TestManyDeliveredAreEstimated(t *testing.T) {
 	if err != nil || len(counted.Groups) != 1 || counted.Groups[0].Count != 300 || counted.DeliveredLeftOut {
 		t.Errorf("delivered by type: %+v, %v", counted, err)
 	}
+	byType.Most = 100 // one more stands for more
+	counted, err = client.Count(deadline(t), operator.Filter{Statuses: []operator.Status{operator.Delivered}}, byType)
+	if err != nil || len(counted.Groups) != 1 || counted.Groups[0].Count != 101 {
+		t.Errorf("at most 100 by type: %+v, %v", counted, err)
+	}
 }
 
 // A producer sees its own dead letters of the transaction's workspace, and nothing else of the outbox.

@@ -123,10 +123,10 @@ type EventPage struct {
 }
 
 // Find returns a page of the events that filter selects, the latest first: failed, pending and relayed events by the
-// time they failed, are due or were sent, others by their ids, which are ordered by time. A page costs the same however many events there
-// are. An event that is published or fails while a caller reads the pages is not in a later page. No event is in two
-// pages, unless it failed or became pending again in between. It returns a [*TooBroadError] if it takes too long,
-// [ErrCursor] for the cursor of another filter.
+// time they failed, are due or were sent, others by their ids, which are ordered by time. A page costs the same however
+// many events there are. An event that is published or fails while a caller reads the pages is not in a later page. No
+// event is in two pages, unless it failed or became pending again in between. It returns a [*TooBroadError] if it takes
+// too long, [ErrCursor] for the cursor of another filter.
 func (c *Client) Find(ctx context.Context, filter Filter, page Page) (EventPage, error) {
 	places := make(map[string]position)
 	if page.After != "" {
