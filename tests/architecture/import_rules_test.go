@@ -24,6 +24,7 @@ const (
 	fx    = "go.uber.org/..."
 	cobra = "github.com/spf13/..."
 	nats  = "github.com/nats-io/..."
+	tea   = "charm.land/..."
 )
 
 // importRules are the rules. If your change breaks one, move the code; change a rule only together with
@@ -72,6 +73,11 @@ var importRules = append(adapterRules(), []rule{
 	{name: "command line without SQL", files: "internal/app/cli/...",
 		reason: "package operator has the queries of operators; the command line and the doctor share them",
 		forbid: []string{pgx, sql}},
+	{name: "terminal view", files: "internal/app/top/...",
+		reason: "it shows what package operator reads, and acts by it; flags and settings are the command line's",
+		forbid: []string{"spectral/...", pgx, sql},
+		except: []exception{{imports: "spectral/internal/core/events/infrastructure/postgres/operator"},
+			{imports: "spectral/internal/core/events"}, {imports: "spectral/internal/core/check"}}},
 	{name: "doctor without SQL", files: "internal/app/doctor/...",
 		reason: "generated queries, on a connection of package operator, read the facts, and the doctor judges them",
 		forbid: []string{pgx, sql}},
@@ -87,6 +93,8 @@ var importRules = append(adapterRules(), []rule{
 			{files: "internal/app/doctor/..."}}},
 	{name: "cobra", files: "...", reason: "flags and commands are the command line's; what they call takes plain values",
 		forbid: []string{cobra}, except: []exception{{files: "internal/app/cli/..."}}},
+	{name: "terminals", files: "...", reason: "only the view in a terminal draws; what it shows is plain data",
+		forbid: []string{tea, "github.com/charmbracelet/..."}, except: []exception{{files: "internal/app/top/..."}}},
 	{name: "core's generated queries", files: "...",
 		reason: "queries on core's tables are the adapters' own: of events, and of retention, which sweeps the same tables",
 		forbid: []string{"spectral/internal/core/events/infrastructure/postgres/coredb/..."},

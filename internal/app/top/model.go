@@ -111,6 +111,7 @@ type (
 	}
 	// planned is a plan to confirm, done its result.
 	planned struct {
+		page int // that was open when it was asked for
 		plan *plan
 		err  error
 	}
@@ -184,6 +185,9 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case answer:
 		m.take(msg)
 	case planned:
+		if msg.page != m.opened || m.filtering { // the person does something else by now
+			return m, nil
+		}
 		m.plan, m.note = msg.plan, ""
 		if msg.err != nil {
 			m.note = "no plan: " + m.safe(firstLine(msg.err.Error()))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
@@ -51,12 +52,12 @@ func (m *Model) act(key string) tea.Cmd {
 		return nil
 	}
 	m.note = "making the plan ..."
-	ctx := m.ctx
+	ctx, opened := m.ctx, m.opened
 	return func() tea.Msg {
 		ctx, cancel := context.WithTimeout(ctx, actTimeout)
 		defer cancel()
 		p, err := prepare(ctx)
-		return planned{p, err}
+		return planned{opened, p, err}
 	}
 }
 
@@ -235,7 +236,9 @@ func (m *Model) planLines() []string {
 		}
 		lines = append(lines, "   "+m.paint(line, as))
 	}
-	lines = slices.Concat(lines, []string{"", " the same on the command line:", "   " + p.command, ""})
+	command := ansi.Hardwrap(m.safe(p.command), max(m.width-1, 1), false) // it is shown whole
+	lines = slices.Concat(lines, []string{"", " the same on the command line:"}, strings.Split(command, "\n"),
+		[]string{""})
 	switch {
 	case p.running:
 		return append(lines, " doing it ...")

@@ -42,7 +42,7 @@ type table struct {
 const (
 	gap = 2 // columns between two cells
 	// A text is cut down to so much before a column is left out, the first column, which is a name, to longName.
-	longText, longName = 24, 36
+	longText, longName = 24, 32
 )
 
 func text(cell any) string {
