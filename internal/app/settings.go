@@ -64,10 +64,10 @@ type Settings struct {
 	Spans sdktrace.SpanProcessor
 	// Relay is the broker that events may go through; nil: none.
 	Relay *jetstream.Config
-	// BriefingsDir is the absolute path of a private folder.
-	BriefingsDir string
 	// Console is served beside health and metrics; nil: there is none.
 	Console *Console
+	// BriefingsDir is the absolute path of a private folder.
+	BriefingsDir string
 }
 
 // Version returns the version of this program, which names its revision unless it is that of a release.
