@@ -260,9 +260,10 @@ func TestOperatorsActOnGroupsTypesAndHandlers(t *testing.T) {
 	b.see(b.post("/failures/note", group), "ticket 4711")
 	b.see(b.post("/failures/mute", group), "End the mute")
 	b.see("/failures", "1 muted group left out")
+	b.see("/failures?muted=1", "ticket 4711", "muted")
 	group.Set("unmute", "1")
 	b.post("/failures/mute", group)
-	b.see("/failures?muted=1", "ticket 4711")
+	b.see("/failures", "ticket 4711")
 	lane := url.Values{"type": {"decision.recorded"}, "generation": {"8"}, "reason": {"slow"}}
 	b.see(b.post("/types/pause", lane), "by anna")
 	b.see("/events", "decision.recorded is paused in generation 8", "slow")

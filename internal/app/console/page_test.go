@@ -199,6 +199,9 @@ func TestFiltersAreFormsQueriesAndCommands(t *testing.T) {
 	if form.Problem != nil {
 		t.Fatal(form.Problem)
 	}
+	if want := []operator.Status{operator.Failed, operator.Due, operator.Scheduled}; !slices.Equal(filter.Statuses, want) {
+		t.Errorf("statuses are %v, want %v", filter.Statuses, want)
+	}
 	again, _ := filterOf(form.Query)
 	if !reflect.DeepEqual(filter, again) {
 		t.Errorf("%+v became %+v", filter, again)
