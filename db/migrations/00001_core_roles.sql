@@ -83,7 +83,7 @@ create schema core authorization spectral_owner;
 set local role spectral_owner;
 alter default privileges for role spectral_owner revoke execute on functions from public;
 -- `make generate` writes the edition: a hash of these migrations
-comment on schema core is 'The event system: outbox, dedup log, deployment generations. Edition 9755d6250a16f47c';
+comment on schema core is 'The event system: outbox, dedup log, deployment generations. Edition 4694538f4d722f25';
 grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
 
 -- +goose StatementBegin

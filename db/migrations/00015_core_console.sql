@@ -1,4 +1,4 @@
--- What viewers may read, and corrected copies (docs/decisions/0026).
+-- What viewers may read, and corrected copies (docs/decisions/0025).
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;

@@ -139,7 +139,7 @@ func (c *Console) Check(ctx context.Context) error {
 }
 
 // roles returns the roles that persons may have.
-func (c *Console) roles() []string { return append(c.Persons.Roles(), console.RoleViewer) }
+func (c *Console) roles() []string { return append(c.Persons.Roles(), operator.Viewer) }
 
 // Open returns the handler of the console, below /console/ and with a redirect to it, and what closes its connections.
 // The database need not answer yet.
@@ -188,7 +188,7 @@ func DemoConsole(ctx context.Context, databaseURL string) (*Console, error) {
 	if err != nil {
 		return nil, err
 	}
-	persons.Loopback = console.RoleOperator
+	persons.Loopback = operator.Role
 	u, err := url.Parse(databaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of the embedded database: %w", err)

@@ -12,6 +12,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/app/console"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 func TestSettingsOfTheConsole(t *testing.T) {
@@ -67,7 +68,7 @@ func TestProxiesAreTrustedBySettings(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("X-Ann", "ann")
 	r.RemoteAddr = "10.0.0.1:1"
-	want := console.Person{Name: "ann", Role: console.RoleCorrector}
+	want := console.Person{Name: "ann", Role: operator.Corrector}
 	if person, err := c.Persons.Person(r); err != nil || person != want {
 		t.Errorf("%v, %v", person, err)
 	}

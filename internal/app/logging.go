@@ -12,7 +12,6 @@ import (
 	"golang.org/x/term"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // The canonical log fields, which every entry has (docs/configuration.md).
@@ -111,6 +110,3 @@ func droppedEntries(log *slog.Logger) int64 {
 	}
 	return 0
 }
-
-// Counted returns a number with its noun: 1 event, 2 events, 2 crashes.
-func Counted[N int | int32 | int64](n N, name string) string { return operator.Counted(n, name) }

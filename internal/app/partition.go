@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
@@ -348,7 +349,7 @@ where i.inhparent = 'core.outbox_partitioned'::regclass order by c.relname`)
 			moved += n
 		}
 	}
-	report("moved %s", Counted(int(moved), "event"))
+	report("moved %s", operator.Counted(int(moved), "event"))
 	_, err = p.conn.Exec(ctx, "drop table core.outbox_partitioned")
 	return err
 }

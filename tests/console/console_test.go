@@ -14,6 +14,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/app/console"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/tests/pgtest"
 )
 
@@ -86,13 +87,13 @@ var pause = url.Values{"generation": {"1"}, "type": {"agent.task.dispatched"}, "
 
 func TestTheDatabaseDecidesWhoMayAct(t *testing.T) {
 	database := pgtest.New(t)
-	status, text := ask(t, start(t, database, console.RoleViewer)+"/types/pause", pause)
+	status, text := ask(t, start(t, database, operator.Viewer)+"/types/pause", pause)
 	for _, part := range []string{"permission denied for", "spectral_viewer", "spectral_operator"} {
 		if status != http.StatusForbidden || !strings.Contains(text, part) {
 			t.Errorf("a viewer's act: %d, without %q: %s", status, part, text)
 		}
 	}
-	operating := start(t, database, console.RoleOperator)
+	operating := start(t, database, operator.Role)
 	status, text = ask(t, operating+"/types/pause", pause)
 	if status != http.StatusSeeOther {
 		t.Errorf("an operator's act: %d, %s", status, text)
@@ -104,7 +105,7 @@ func TestTheDatabaseDecidesWhoMayAct(t *testing.T) {
 
 func TestPagesEndWithTheirStatements(t *testing.T) {
 	database := pgtest.New(t)
-	at := start(t, database, console.RoleOperator)
+	at := start(t, database, operator.Role)
 	if status, text := ask(t, at+"/operations", nil); status != http.StatusOK {
 		t.Fatalf("%d, %s", status, text)
 	}
@@ -137,7 +138,7 @@ func TestPagesEndWithTheirStatements(t *testing.T) {
 }
 
 func TestPagesAreStreamed(t *testing.T) {
-	at := start(t, pgtest.New(t), console.RoleOperator)
+	at := start(t, pgtest.New(t), operator.Role)
 	ctx, cancel := context.WithTimeout(t.Context(), answer)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/live?of=/operations", http.NoBody)
@@ -159,7 +160,7 @@ func TestPagesAreStreamed(t *testing.T) {
 
 func TestTheLoginOfTheConsoleIsChecked(t *testing.T) {
 	database := pgtest.New(t)
-	start(t, database, console.RoleViewer)
+	start(t, database, operator.Viewer)
 	for name, c := range map[string]struct{ url, want string }{
 		"the superuser":  {database, "may act as spectral_worker"},
 		"the workers'":   {pgtest.Login(t, database, "spectral_worker"), "may act as spectral_worker"},

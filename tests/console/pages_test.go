@@ -142,7 +142,7 @@ const (
 
 func TestEveryPageShowsASystem(t *testing.T) {
 	t.Parallel()
-	b := open(t, console.RoleOperator)
+	b := open(t, operator.Role)
 	b.see("/", "platform.mailer, generation 8: breaker open", "14", "no live worker handles it", `class="spark"`)
 	b.see("/flow", "worlds.indexer", "generation 8", "workers events stats --since 24h")
 	b.see("/flow?since=3d")
@@ -188,7 +188,7 @@ func TestEveryPageShowsASystem(t *testing.T) {
 
 func TestPagesOfAnEmptySystem(t *testing.T) {
 	t.Parallel()
-	b := open(t, console.RoleOperator)
+	b := open(t, operator.Role)
 	for _, table := range []string{"outbox", "deployments", "error_groups", "event_stats", "breakers", "paused_types",
 		"workers", "handlers", "failed_attempts"} {
 		b.exec("delete from core." + table)
@@ -203,7 +203,7 @@ func TestPagesOfAnEmptySystem(t *testing.T) {
 
 func TestAPlanIsConfirmedAndBinds(t *testing.T) {
 	t.Parallel()
-	b := open(t, console.RoleOperator)
+	b := open(t, operator.Role)
 	// named events: the result is shown
 	form := b.plan("/plan?what=replay&id="+rejected+"&id="+retrying, "is pending, not failed", "sends mail", "1 event",
 		"workers events replay "+rejected+" --to 8")
@@ -255,7 +255,7 @@ func TestAPlanIsConfirmedAndBinds(t *testing.T) {
 
 func TestOperatorsActOnGroupsTypesAndHandlers(t *testing.T) {
 	t.Parallel()
-	b := open(t, console.RoleOperator)
+	b := open(t, operator.Role)
 	group := url.Values{"group": {"3fa9c15b2e7d"}, "note": {"mail server, ticket 4711"}, "for": {"3d"}}
 	b.see(b.post("/failures/note", group), "ticket 4711")
 	b.see(b.post("/failures/mute", group), "End the mute")

@@ -40,7 +40,8 @@ func TestBreakerProbes(t *testing.T) {
 		line{"", "update core.breakers set width = 8, next_probe_at = now()", ""}, line{"worker", probe, "8"},
 		line{"worker", probed("8", "false"), "t"},
 		line{"worker", "select core.breaker_release(1, 'platform.a', 2)", "2"}, line{"", waiting, "1"},
-		line{"worker", opened, "t"}, // it may open again while it closes
+		line{"worker", opened, "t"}, // it may open again while it closes, from the beginning
+		line{"", "select width, probes, failed_probes from core.breakers", "1 0 0"},
 		line{"worker", "select core.breaker_release(1, 'platform.a', 2)", "0"}, line{"", waiting, "1"},
 		line{"operator", "select core.outbox_retry_now(id) from core.outbox where waiting_for is not null",
 			"SP032 event_id"},

@@ -240,6 +240,8 @@ func TestRetire(t *testing.T) {
 		// a retired generation has no pauses: nothing could resume them
 		line{"operator", "select core.event_type_pause('{card}', 3), core.event_type_pause('" + classType +
 			"', 3), core.event_type_pause('{card}', 1)", ""},
+		// nor breakers
+		line{"", "select core.breaker_open(g, 'platform.a', '{card}', 'E: no', 'w') from unnest('{1,3}'::bigint[]) g", ""},
 		line{"operator", retire, "closing*"})
 	d.retires(t, "retired")
 	d.retires(t, "retired")
@@ -249,6 +251,7 @@ func TestRetire(t *testing.T) {
 		line{"worlds", publishInto(3), "SP019 generation"},
 		line{"operator", "select core.generation_register(3, 'ann')", "SP019 generation"},
 		line{"", "select generation, event_type from core.paused_types", "1 " + cardType},
+		line{"", "select generation from core.breakers", "1"},
 		line{"", strings.Replace(acted, "order", "where action like 'generation%' order", 1),
 			`generation_close ann 3 {}; generation_register ann 3 {"was": "draining"}; ` +
 				`generation_drain ann 3 {}; generation_close ann 3 {}; generation_retire ann 3 ` +

@@ -149,7 +149,7 @@ func rootCommand(p Process) *cobra.Command {
 	level := "info"
 	levels := []string{"debug", "info", "warn", "error"}
 	oneFlag(root.PersistentFlags(), &level, "log-level", "least level of log entries on stderr: "+
-		operator.Joined(levels), oneOf(levels...))
+		operator.Joined(levels), operator.OneOf(levels...))
 	return root
 }
 

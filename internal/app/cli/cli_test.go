@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // call runs a command line with an empty environment.
@@ -184,12 +186,12 @@ func TestTablesFitTheOutput(t *testing.T) {
 func TestAges(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{"90m": 90 * time.Minute, "7d": 168 * time.Hour} {
-		if have, err := parseAge(text); err != nil || have != want {
+		if have, err := operator.ParseAge(text); err != nil || have != want {
 			t.Errorf("%s is %s, %v", text, have, err)
 		}
 	}
 	for _, text := range []string{"", "d", "0d", "-1d", "-1h", "0s", "1.5d", "65536d", "soon", "1d12h"} {
-		if have, err := parseAge(text); err == nil {
+		if have, err := operator.ParseAge(text); err == nil {
 			t.Errorf("%q is %s", text, have)
 		}
 	}

@@ -138,7 +138,7 @@ only --type and --generation can be chosen.`,
 	limitFlag(cmd, &count.Limit, "groups to show")
 	cmd.Flags().BoolVar(&count.Exactly, "exact", false, "also count delivered events one by one")
 	timeoutFlag(cmd, &count.Timeout)
-	oneFlag(cmd.Flags(), &since, "since", "show what workers counted since then, like 24h or 3d", parseAge)
+	oneFlag(cmd.Flags(), &since, "since", "show what workers counted since then, like 24h or 3d", operator.ParseAge)
 	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
 		if since > 0 {
 			if err := checkTimelineFlags(cmd, since); err != nil {
@@ -211,7 +211,7 @@ func eventsShowCommand(p Process) *cobra.Command {
 	var ids []uuid.UUID
 	cmd := &cobra.Command{
 		Use: "show ID", Short: "Show all that is known about an event",
-		Args: positional(cobra.ExactArgs(1), &ids, parseID),
+		Args: positional(cobra.ExactArgs(1), &ids, operator.ParseID),
 		Long: `Show an event: its envelope, routing, attempts and times, the state of each handler, its history, what
 operators did to it, and its payload. It lists handlers that have handled or failed it, and those of live workers:
 
@@ -296,8 +296,8 @@ func printDetail(p Process, d operator.Detail) {
 		{"trace", textOf(d.TraceContext)},
 		{"content", d.ContentClass},
 		{"routing", fmt.Sprintf("generation %d, channel %s, class %s", d.Generation, d.Channel, d.Class)},
-		{"attempts", fmt.Sprintf("%d in this cycle, %s, %s", d.Attempts, app.Counted(d.PriorReplays, "prior replay"),
-			app.Counted(d.Crashes, "crash"))},
+		{"attempts", fmt.Sprintf("%d in this cycle, %s, %s", d.Attempts, operator.Counted(d.PriorReplays, "prior replay"),
+			operator.Counted(d.Crashes, "crash"))},
 		{"published", timestamp(&d.CreatedAt)},
 		{"available", available},
 		{"first failed", timestamp(d.FirstFailedAt)},
@@ -393,13 +393,13 @@ SQL. A bulk command makes a call for each batch. A flag takes several values, jo
   workers actions list --json | jq -r '.actions[] | [.acted_by, .action] | @tsv'`,
 	}
 	flags := cmd.Flags()
-	listFlag(flags, &filter.Events, "event", "id of an event that was changed", parseID)
+	listFlag(flags, &filter.Events, "event", "id of an event that was changed", operator.ParseID)
 	listFlag(flags, &filter.By, "by", "who acted: the name that they gave, or their login", word)
 	wordsFlag(cmd, &filter.Actions, "action", "what was done: "+operator.Joined(operator.ActionNames()),
 		operator.ActionNames())
 	listFlag(flags, &filter.Generations, "generation", "deployment generation", events.ParseGeneration)
-	oneFlag(flags, &filter.OlderThan, "older-than", "longer ago than this, like 90m or 3d", parseAge)
-	oneFlag(flags, &filter.NewerThan, "newer-than", "not longer ago than this", parseAge)
+	oneFlag(flags, &filter.OlderThan, "older-than", "longer ago than this, like 90m or 3d", operator.ParseAge)
+	oneFlag(flags, &filter.NewerThan, "newer-than", "not longer ago than this", operator.ParseAge)
 	pageFlags(cmd, &page, "actions")
 	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
 		page.EventIDs = p.asJSON

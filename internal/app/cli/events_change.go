@@ -103,7 +103,7 @@ func bulkCommand(p Process, cmd *cobra.Command, b bulk) *cobra.Command {
 		case slices.Contains(r.filter.Statuses, operator.Delivered) && !*b.force:
 			return errors.New("--status delivered: delivered events are replayed only with --force")
 		}
-		err := positional(cobra.ArbitraryArgs, &r.ids, parseID)(cmd, args)
+		err := positional(cobra.ArbitraryArgs, &r.ids, operator.ParseID)(cmd, args)
 		slices.SortFunc(r.ids, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 		r.ids = slices.Compact(r.ids)
 		return err
@@ -214,7 +214,7 @@ func (r *bulkRun) selected(ctx context.Context, p Process, c *operator.Client, c
 func commandLine(cmd *cobra.Command) string {
 	words := strings.Fields(cmd.CommandPath())
 	for _, arg := range cmd.Flags().Args() {
-		words = append(words, shellWord(arg))
+		words = append(words, operator.ShellWord(arg))
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		switch f.Name {
@@ -223,18 +223,10 @@ func commandLine(cmd *cobra.Command) string {
 		}
 		words = append(words, "--"+f.Name)
 		if f.Value.Type() != "bool" {
-			words = append(words, shellWord(f.Value.String()))
+			words = append(words, operator.ShellWord(f.Value.String()))
 		}
 	})
 	return strings.Join(words, " ")
-}
-
-// shellWord quotes a word for a shell, where that is needed.
-func shellWord(s string) string {
-	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:/@%+=-") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // report prints what was done. It returns an error if a named event was skipped.
@@ -248,7 +240,7 @@ func (b *bulk) report(p Process, result operator.BulkResult, err error, named bo
 		return fmt.Errorf("%w; %s not reached: repeat the command to go on", err, eventsText(result.NotReached))
 	case err == nil && named && result.Skipped > 0:
 		return fmt.Errorf("%s not %s: `workers events show` says what changed; then repeat the command",
-			app.Counted(result.Skipped, "named event"), b.done)
+			operator.Counted(result.Skipped, "named event"), b.done)
 	default:
 		return err
 	}
@@ -271,12 +263,12 @@ func noteQuarantined(ctx context.Context, p Process, c *operator.Client, f opera
 	f.Statuses = []operator.Status{operator.Quarantined}
 	s, err := c.Select(ctx, f, 0)
 	if s.Len() > 0 {
-		p.notef("%s left out: %s", app.Counted(s.Len(), "quarantined event"), then)
+		p.notef("%s left out: %s", operator.Counted(s.Len(), "quarantined event"), then)
 	}
 	return s.Len(), err
 }
 
-func eventsText(n int) string { return app.Counted(n, "event") }
+func eventsText(n int) string { return operator.Counted(n, "event") }
 
 // showEvents lists the events that would be changed; with full all of them.
 func showEvents(ctx context.Context, p Process, c *operator.Client, s operator.Selection, about plan, full bool) error {
@@ -386,7 +378,7 @@ func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.S
 			}
 		}
 		if noops > 0 {
-			p.printf("%s no-ops: handled before\n", app.Counted(noops, "call"))
+			p.printf("%s no-ops: handled before\n", operator.Counted(noops, "call"))
 		}
 		p.printf("%s into generation %d, as of %s\n", eventsText(preview.Events), preview.To, timestamp(&preview.AsOf))
 		about.print(p)

@@ -73,7 +73,7 @@ func printGroups(p Process, found operator.ErrorGroups) {
 		}
 	}
 	if found.Muted > 0 {
-		p.notef("%s left out: --muted shows them", app.Counted(found.Muted, "muted group"))
+		p.notef("%s left out: --muted shows them", operator.Counted(found.Muted, "muted group"))
 	}
 	if found.More {
 		p.notef("there are more groups: --limit takes up to %d", operator.MaxPageSize)
@@ -122,7 +122,7 @@ func eventsGroupsMuteCommand(p Process) *cobra.Command {
 		Use: "mute GROUP", Short: "Leave a group of errors out of lists and warnings for a while",
 		Example: `  workers events groups mute 3fa9c15b2e7d --for 3d`,
 	}
-	oneFlag(cmd.Flags(), &length, "for", "how long, like 12h or 3d, at most 366 days", parseAge)
+	oneFlag(cmd.Flags(), &length, "for", "how long, like 12h or 3d, at most 366 days", operator.ParseAge)
 	_ = cmd.MarkFlagRequired("for")
 	return changingGroup(p, cmd, "muted", func(ctx context.Context, c *operator.Client, group, by string) error {
 		if length > 366*24*time.Hour {

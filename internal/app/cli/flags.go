@@ -78,21 +78,11 @@ func listFlag[T any](flags *pflag.FlagSet, into *[]T, name, usage string, parse 
 
 // wordsFlag is listFlag for known words, with their completion.
 func wordsFlag[S ~string](cmd *cobra.Command, into *[]S, name, usage string, known []S) {
-	listFlag(cmd.Flags(), into, name, usage, oneOf(known...))
+	listFlag(cmd.Flags(), into, name, usage, operator.OneOf(known...))
 	complete(cmd, name, func() []S { return known })
 }
 
 func word[S ~string](s string) (S, error) { return S(s), nil }
-
-// oneOf returns a parser that accepts one of the words.
-func oneOf[S ~string](known ...S) func(string) (S, error) {
-	return func(s string) (S, error) {
-		if !slices.Contains(known, S(s)) {
-			return "", fmt.Errorf("%.60q: want one of %s", s, operator.Joined(known))
-		}
-		return S(s), nil
-	}
-}
 
 // between returns a parser that accepts what parse reads, within bounds.
 func between[T cmp.Ordered](parse func(string) (T, error), least, most T) func(string) (T, error) {
@@ -106,28 +96,6 @@ func between[T cmp.Ordered](parse func(string) (T, error), least, most T) func(s
 }
 
 func parseFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
-
-// parseID reads an id as it is printed; other notations of a UUID are refused.
-func parseID(s string) (uuid.UUID, error) {
-	id, err := uuid.Parse(s)
-	if err != nil || len(s) != len(id.String()) {
-		return uuid.Nil, fmt.Errorf("%.60q: want an id like 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10", s)
-	}
-	return id, nil
-}
-
-// parseAge reads a time span in Go's notation or in whole days.
-func parseAge(s string) (time.Duration, error) {
-	days, isDays := strings.CutSuffix(s, "d")
-	if n, err := strconv.ParseUint(days, 10, 16); isDays && err == nil && n > 0 {
-		return time.Duration(n) * 24 * time.Hour, nil
-	}
-	age, err := time.ParseDuration(s)
-	if err != nil || age <= 0 {
-		return 0, fmt.Errorf("%.40q is not an age: want a time span above 0, like 30s, 90m, 12h or 7d", s)
-	}
-	return age, nil
-}
 
 // none stands for an absent target or workspace, pending for the statuses due and scheduled.
 const none, pending = "none", "pending"
@@ -153,14 +121,14 @@ func parseTarget(s string) (events.Scope, error) {
 	if s == none {
 		return "", nil
 	}
-	return oneOf(append(slices.Clone(scopes), none)...)(s)
+	return operator.OneOf(append(slices.Clone(scopes), none)...)(s)
 }
 
 func parseWorkspace(s string) (uuid.NullUUID, error) {
 	if s == none {
 		return uuid.NullUUID{}, nil
 	}
-	id, err := parseID(s)
+	id, err := operator.ParseID(s)
 	if err != nil {
 		return uuid.NullUUID{}, fmt.Errorf("%w, or %s", err, none)
 	}
@@ -184,8 +152,8 @@ func filterFlags[S ~string](cmd *cobra.Command, byDefault S, statuses ...operato
 	listFlag(flags, &f.Generations, "generation", "deployment generation", events.ParseGeneration)
 	listFlag(flags, &f.Channels, "channel", "channel, like outbox_gen_1", word)
 	oneFlag(flags, &f.OlderThan, "older-than",
-		"older than this, like 90m or 3d: since it failed, or else since it was published", parseAge)
-	oneFlag(flags, &f.NewerThan, "newer-than", "not older than this", parseAge)
+		"older than this, like 90m or 3d: since it failed, or else since it was published", operator.ParseAge)
+	oneFlag(flags, &f.NewerThan, "newer-than", "not older than this", operator.ParseAge)
 	listFlag(flags, &f.ErrorClasses, "error",
 		"error class: the text of last_error before the first colon, like IntegrityError", word)
 	listFlag(flags, &f.Groups, "group", "group of errors, as workers events groups lists them", word)

@@ -336,7 +336,7 @@ would move, and asks.`,
 // show prints what would be moved, and what the events would wait for.
 func (r *adoption) show(p Process) {
 	printTable(p, r.Types, func(t operator.Adoptable) []any {
-		handled := app.Counted(t.Workers, "worker")
+		handled := operator.Counted(t.Workers, "worker")
 		if t.Workers == 0 {
 			handled = "no live worker, will wait"
 		}

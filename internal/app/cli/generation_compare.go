@@ -29,7 +29,7 @@ With --gate it exits 3 if B is worse, or if no handler has enough attempts.`,
 		Example: `  workers generation compare 7 8
   workers generation compare 7 8 --since 30m --gate   # before 7 is drained`,
 	}
-	oneFlag(cmd.Flags(), &since, "since", "how far back to count, like 30m, at most 8d", parseAge)
+	oneFlag(cmd.Flags(), &since, "since", "how far back to count, like 30m, at most 8d", operator.ParseAge)
 	gate := cmd.Flags().Bool("gate", false, "exit 3 if B is worse, or if there are not enough samples")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if since > operator.MaxTimeline {

@@ -37,8 +37,8 @@ func handlersListCommand(p Process) *cobra.Command {
 		return p.print(map[string]any{"handlers": all}, func() {
 			printTable(p, all, func(h operator.Handler) []any {
 				waiting := fmt.Sprint(h.Waiting)
-				if h.Waiting == operator.MaxWaiting {
-					waiting += "+"
+				if h.Waiting > operator.MaxWaiting {
+					waiting = fmt.Sprint(operator.MaxWaiting, "+")
 				}
 				return []any{h.Handler, h.Generation, h.Breaker, waiting, distance(h.NextProbeAt, now), h.Workers,
 					cmp.Or(h.ActsOutside, "-"), h.OnReplay, firstLine(h.Cause)}

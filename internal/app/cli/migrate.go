@@ -14,6 +14,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // nextDoctor names the login, because the one that migrates need not be an operator.
@@ -103,7 +104,7 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 		for _, d := range differences {
 			p.printf("%s\n", d)
 		}
-		question := fmt.Sprintf("Repair %s?", app.Counted(len(differences), "difference"))
+		question := fmt.Sprintf("Repair %s?", operator.Counted(len(differences), "difference"))
 		if err := consent(ctx, p, *yes, question); err != nil {
 			return err
 		}
@@ -111,13 +112,13 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 		if err != nil {
 			return err
 		}
-		p.printf("repaired %s\n", app.Counted(len(repaired), "difference"))
+		p.printf("repaired %s\n", operator.Counted(len(repaired), "difference"))
 		for _, l := range left {
 			p.printf("left: %s\n      %s\n", l, l.Do)
 		}
 		if len(left) > 0 {
 			return exitError{fmt.Errorf("%s left, which repair cannot change: see above",
-				app.Counted(len(left), "difference")), exitAttention}
+				operator.Counted(len(left), "difference")), exitAttention}
 		}
 		return nil
 	})

@@ -150,12 +150,12 @@ func operationsShowCommand(p Process) *cobra.Command {
 	outcome, limit := "", operator.DefaultPageSize
 	cmd := &cobra.Command{
 		Use: "show ID", Short: "Show an operation, and what became of its events",
-		Args:    positional(cobra.ExactArgs(1), &ids, parseID),
+		Args:    positional(cobra.ExactArgs(1), &ids, operator.ParseID),
 		Example: `  workers operations show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --outcome failed`,
 	}
 	outcomes := []string{"not_reached", "acted", "delivered", "failed", "discarded", "skipped", "gone"}
 	oneFlag(cmd.Flags(), &outcome, "outcome", "only events with this outcome: "+operator.Joined(outcomes),
-		oneOf(outcomes...))
+		operator.OneOf(outcomes...))
 	limitFlag(cmd, &limit, "events to list")
 	return operating(p, cmd, func(ctx context.Context, p Process, op *app.Operator) error {
 		o, err := op.Events.Operation(ctx, ids[0])
@@ -204,7 +204,7 @@ func operationsResumeCommand(p Process) *cobra.Command {
 	var choice operator.Choice
 	cmd := &cobra.Command{
 		Use: "resume ID", Short: "Go on with a paused operation",
-		Args: positional(cobra.ExactArgs(1), &ids, parseID),
+		Args: positional(cobra.ExactArgs(1), &ids, operator.ParseID),
 		Long: `Go on with a paused operation: one that was paused, that has ended its canary, or of which too many events
 failed again. A canary that has not settled goes on; --canary begins another one. What failed before does not count any
 more. The command carries it on and prints its progress; the workers do if the command ends.`,
@@ -241,7 +241,7 @@ func choiceFlags(cmd *cobra.Command, choice *operator.Choice) {
 func operationsSetCommand(p Process, set func(_ *operator.Client, _ context.Context, id uuid.UUID, by string) error,
 	cmd *cobra.Command) *cobra.Command {
 	var ids []uuid.UUID
-	cmd.Args = positional(cobra.ExactArgs(1), &ids, parseID)
+	cmd.Args = positional(cobra.ExactArgs(1), &ids, operator.ParseID)
 	who := by(cmd, p)
 	return operating(p, cmd, func(ctx context.Context, p Process, o *app.Operator) error {
 		if err := set(o.Events, ctx, ids[0], *who); err != nil {

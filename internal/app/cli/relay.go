@@ -13,6 +13,7 @@ import (
 	"spectral/internal/app"
 	"spectral/internal/app/embeddednats"
 	"spectral/internal/core/events/infrastructure/jetstream"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
@@ -121,7 +122,7 @@ there until --wait is over. Then what is left goes back to Postgres, so that the
 		}
 		returned, err := app.EmptyRelay(ctx, o.Events, wait)
 		if returned > 0 {
-			p.notef("%s went back to Postgres", app.Counted(returned, "event"))
+			p.notef("%s went back to Postgres", operator.Counted(returned, "event"))
 		}
 		if err != nil {
 			return err
@@ -147,7 +148,7 @@ type relayFlag string
 func (r *relayFlag) add(flags *pflag.FlagSet) {
 	*r = pgtx.PathPostgres
 	oneFlag(flags, r, "relay", "jetstream: connect to NATS too, and send events through it once 'workers relay "+
-		"switch' says so", oneOf(relayFlag(pgtx.PathPostgres), relayFlag(pgtx.PathJetStream)))
+		"switch' says so", operator.OneOf(relayFlag(pgtx.PathPostgres), relayFlag(pgtx.PathJetStream)))
 }
 
 func (r relayFlag) on() bool { return r == pgtx.PathJetStream }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/retention"
 )
 
@@ -100,7 +101,7 @@ every %g hours. An interrupted sweep keeps what it has done.`, retention.Interva
 			Pause: func() time.Duration { return pause },
 			Progress: func(rows int64) {
 				if rows > swept {
-					sometimes.Do(func() { p.notef("%s swept", app.Counted(rows, "row")) })
+					sometimes.Do(func() { p.notef("%s swept", operator.Counted(rows, "row")) })
 				}
 				swept = rows
 			},
@@ -109,7 +110,7 @@ every %g hours. An interrupted sweep keeps what it has done.`, retention.Interva
 			err = errInterrupted
 		}
 		if err != nil && swept > 0 {
-			err = fmt.Errorf("%w; before that it swept %s; that is kept", err, app.Counted(swept, "row"))
+			err = fmt.Errorf("%w; before that it swept %s; that is kept", err, operator.Counted(swept, "row"))
 		}
 		return errors.Join(err, p.print(map[string]any{"steps": counts}, func() {
 			printTable(p, counts, func(c retention.Count) []any { return []any{c.Subject, c.Action, c.Rows} }, "SUBJECT",

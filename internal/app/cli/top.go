@@ -14,6 +14,7 @@ import (
 	"spectral/internal/app"
 	"spectral/internal/app/top"
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 func topCommand(p Process) *cobra.Command {
@@ -34,7 +35,7 @@ script, --json the figures.`,
 	}
 	flags := cmd.Flags()
 	oneFlag(flags, &scope, "context", "only event types and handlers of this context: platform or worlds",
-		oneOf(events.Platform, events.Worlds))
+		operator.OneOf(events.Platform, events.Worlds))
 	oneFlag(flags, &o.Type, "type", "only this event type", word)
 	oneFlag(flags, &o.Every, "every", "time between two statements, from 250ms to 1m",
 		between(time.ParseDuration, 250*time.Millisecond, time.Minute))

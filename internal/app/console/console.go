@@ -14,16 +14,10 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// Database roles of persons. Each may do what those before it may.
-const (
-	RoleViewer        = "spectral_viewer"
-	RolePayloadReader = "spectral_payload_reader"
-	RoleOperator      = "spectral_operator"
-	RoleCorrector     = "spectral_corrector"
-)
-
 // Roles returns the roles of persons, the least one first.
-func Roles() []string { return []string{RoleViewer, RolePayloadReader, RoleOperator, RoleCorrector} }
+func Roles() []string {
+	return []string{operator.Viewer, operator.PayloadReader, operator.Role, operator.Corrector}
+}
 
 // Deps is what a console needs.
 type Deps struct {

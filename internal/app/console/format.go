@@ -170,9 +170,9 @@ func count(v any) string {
 	return digits
 }
 
-// bounded returns a number that was counted up to [operator.MaxWaiting].
+// bounded returns a number that is exact up to [operator.MaxWaiting].
 func bounded(n int) string {
-	if n >= operator.MaxWaiting {
+	if n > operator.MaxWaiting {
 		return count(operator.MaxWaiting) + "+"
 	}
 	return count(n)
@@ -338,7 +338,7 @@ func operationOf(details json.RawMessage) string {
 	if json.Unmarshal(details, &named) != nil {
 		return ""
 	}
-	if _, err := parseID(named.Operation); err != nil {
+	if _, err := operator.ParseID(named.Operation); err != nil {
 		return ""
 	}
 	return named.Operation

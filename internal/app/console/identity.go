@@ -19,6 +19,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 const (
@@ -57,7 +59,7 @@ type Identities struct {
 // "<name> <role>", with * for all other names. Tokens has lines "<SHA-256 of the token in hex> <name> <role>". The
 // files are read again each minute. An error says what is wrong in which line.
 func NewIdentities(roles, tokens string) (*Identities, error) {
-	i := &Identities{Header: "X-Forwarded-User", Loopback: RoleViewer, roles: roles, tokens: tokens}
+	i := &Identities{Header: "X-Forwarded-User", Loopback: operator.Viewer, roles: roles, tokens: tokens}
 	return i, i.read()
 }
 

@@ -105,7 +105,7 @@ func TestWatchedPagesAreSentWhenTheyChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f figures
-		s := newTestServer(shows(f.page), nil, always(RoleViewer))
+		s := newTestServer(shows(f.page), nil, always(operator.Viewer))
 		s.live.read = f.read
 		w := watch(t, s, "/%3Fq=a")
 		if first := w.received(); first != "event: version\ndata: v1\n\ndata: <p>[a 0s]</p>\n\n" {
@@ -146,7 +146,7 @@ func TestFiguresAreReadOnceForAllAndNotForNone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f figures
-		s := newTestServer(shows(f.page), nil, always(RoleViewer))
+		s := newTestServer(shows(f.page), nil, always(operator.Viewer))
 		s.live.read = f.read
 		pass(time.Minute)
 		if n := f.reads.Load(); n != 0 {
@@ -178,7 +178,7 @@ func TestStreamsEndWhenTheyMust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f figures
 		var role atomic.Value
-		role.Store(RoleOperator)
+		role.Store(operator.Role)
 		s := newTestServer(shows(f.page), nil, Identity(func(*http.Request) (Person, error) {
 			return Person{"ann", role.Load().(string)}, nil
 		}))
@@ -191,7 +191,7 @@ func TestStreamsEndWhenTheyMust(t *testing.T) {
 		if !slow.hasEnded() || quick.hasEnded() || !strings.Contains(quick.received(), "1ns") {
 			t.Error("a slow client is not dropped, or stops another")
 		}
-		role.Store(RoleViewer)
+		role.Store(operator.Viewer)
 		pass(rightsEvery)
 		if !quick.hasEnded() {
 			t.Error("rights are not asked for again")
@@ -204,7 +204,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f figures
 		hidden := page{Path: "/still", Template: "home", Load: f.page}
-		s := newTestServer(append(shows(f.page), hidden), nil, always(RoleViewer))
+		s := newTestServer(append(shows(f.page), hidden), nil, always(operator.Viewer))
 		s.live.read = f.read
 		for _, of := range []string{"", "/none", "/still", "//evil.example/", "%25zz", "/%3Fa=%2500"} {
 			if w := watch(t, s, of); !w.hasEnded() || w.Code != http.StatusNotFound {

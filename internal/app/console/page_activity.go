@@ -25,8 +25,8 @@ func loadActivity(ctx context.Context, v *visit) (any, error) {
 	filter := operator.ActionFilter{
 		By: read(f, v.Query, field{Name: "by", Label: "By", Hint: "name or login"}, word[string]),
 		Actions: read(f, v.Query, field{Name: "action", Label: "Action", Options: operator.ActionNames()},
-			oneOf(operator.ActionNames()...)),
-		Events:      read(f, v.Query, field{Name: "event", Label: "Event", Hint: "id"}, parseID),
+			operator.OneOf(operator.ActionNames()...)),
+		Events:      read(f, v.Query, field{Name: "event", Label: "Event", Hint: "id"}, operator.ParseID),
 		Generations: read(f, v.Query, field{Name: "generation", Label: "Generation"}, events.ParseGeneration),
 		OlderThan:   f.age(v.Query, "older-than", "Older than"),
 		NewerThan:   f.age(v.Query, "newer-than", "Newer than"),

@@ -85,7 +85,7 @@ func (f *filterForm) add(q url.Values, of field) {
 	if of.Value != "" {
 		f.Set = true
 		f.Query.Set(of.Name, of.Value)
-		f.Flags = append(f.Flags, "--"+of.Name, shellWord(of.Value))
+		f.Flags = append(f.Flags, "--"+of.Name, operator.ShellWord(of.Value))
 	}
 	f.Fields = append(f.Fields, of)
 }
@@ -93,45 +93,13 @@ func (f *filterForm) add(q url.Values, of field) {
 // age reads a field that is a time span.
 func (f *filterForm) age(q url.Values, name, label string) (d time.Duration) {
 	of := field{Name: name, Label: label, Hint: "90m or 3d"}
-	if all := read(f, q, of, parseAge); len(all) > 0 {
+	if all := read(f, q, of, operator.ParseAge); len(all) > 0 {
 		d = all[len(all)-1]
 	}
 	return d
 }
 
 func word[S ~string](s string) (S, error) { return S(s), nil }
-
-// oneOf returns a parser that accepts one of the words.
-func oneOf[S ~string](known ...S) func(string) (S, error) {
-	return func(s string) (S, error) {
-		if !slices.Contains(known, S(s)) {
-			return "", fmt.Errorf("%.60q: want one of %s", s, operator.Joined(known))
-		}
-		return S(s), nil
-	}
-}
-
-// parseID reads an id as it is printed.
-func parseID(s string) (uuid.UUID, error) {
-	id, err := uuid.Parse(s)
-	if err != nil || len(s) != len(id.String()) {
-		return uuid.Nil, fmt.Errorf("%.60q: want an id like 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10", s)
-	}
-	return id, nil
-}
-
-// parseAge reads a time span in Go's notation or in whole days.
-func parseAge(s string) (time.Duration, error) {
-	days, isDays := strings.CutSuffix(s, "d")
-	if n, err := strconv.ParseUint(days, 10, 16); isDays && err == nil && n > 0 {
-		return time.Duration(n) * 24 * time.Hour, nil
-	}
-	age, err := time.ParseDuration(s)
-	if err != nil || age <= 0 {
-		return 0, fmt.Errorf("%.40q is not an age: want a time span above 0, like 30s, 90m, 12h or 7d", s)
-	}
-	return age, nil
-}
 
 // number reads a number of a query within bounds; other is what stands for none.
 func number(q url.Values, name string, other, least, most float64) (float64, error) {
@@ -160,7 +128,7 @@ func parseWorkspace(s string) (uuid.NullUUID, error) {
 	if s == "none" {
 		return uuid.NullUUID{}, nil
 	}
-	id, err := parseID(s)
+	id, err := operator.ParseID(s)
 	return uuid.NullUUID{UUID: id, Valid: true}, err
 }
 
@@ -170,7 +138,7 @@ func filterOf(q url.Values) (f operator.Filter, form filterForm) {
 	pending := operator.Status("pending") // stands for the statuses due and scheduled
 	statuses := append(operator.Statuses(), pending)
 	f.Statuses = read(&form, q, field{Name: "status", Label: "Status", Options: operator.Strings(statuses)},
-		oneOf(statuses...))
+		operator.OneOf(statuses...))
 	if i := slices.Index(f.Statuses, pending); i >= 0 {
 		f.Statuses = slices.Replace(f.Statuses, i, i+1, operator.Due, operator.Scheduled)
 	}
@@ -184,26 +152,18 @@ func filterOf(q url.Values) (f operator.Filter, form filterForm) {
 	f.Generations = read(&form, q, field{Name: "generation", Label: "Generation"}, events.ParseGeneration)
 	scopes := []events.Scope{events.Core, events.Platform, events.Worlds}
 	f.Sources = read(&form, q, field{Name: "source", Label: "Context", Options: operator.Strings(scopes)},
-		oneOf(scopes...))
+		operator.OneOf(scopes...))
 	f.Targets = read(&form, q, field{Name: "target", Label: "For context", Options: append(operator.Strings(scopes),
 		"none")}, func(s string) (events.Scope, error) {
 		if s == "none" {
 			return "", nil
 		}
-		return oneOf(scopes...)(s)
+		return operator.OneOf(scopes...)(s)
 	})
 	f.Channels = read(&form, q, field{Name: "channel", Label: "Channel"}, word[string])
 	f.OlderThan = form.age(q, "older-than", "Older than")
 	f.NewerThan = form.age(q, "newer-than", "Newer than")
 	return f, form
-}
-
-// shellWord quotes a word for a shell, where that is needed.
-func shellWord(s string) string {
-	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:/@%+=-") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // badRequest returns an error that is told to the person.
@@ -264,7 +224,7 @@ type planLink struct{ What, Label, Link string }
 
 func loadEvents(ctx context.Context, v *visit) (any, error) {
 	p := eventsPage{}
-	if id, err := parseID(strings.TrimSpace(v.Query.Get("q"))); err == nil {
+	if id, err := operator.ParseID(strings.TrimSpace(v.Query.Get("q"))); err == nil {
 		p.Open = id.String()
 	}
 	filter, form := filterOf(searched(v.Query, v.Sources))
@@ -348,7 +308,7 @@ type treeLine struct {
 }
 
 func loadEvent(ctx context.Context, v *visit) (any, error) {
-	id, err := parseID(v.Path["id"])
+	id, err := operator.ParseID(v.Path["id"])
 	if err != nil {
 		return nil, badRequest(err)
 	}

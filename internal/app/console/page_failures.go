@@ -54,7 +54,7 @@ type sample struct {
 
 func loadFailure(ctx context.Context, v *visit) (any, error) {
 	p := failurePage{ID: v.Path["group"]}
-	p.Command = "workers events list --group " + shellWord(p.ID)
+	p.Command = "workers events list --group " + operator.ShellWord(p.ID)
 	filter := operator.Filter{Groups: []string{p.ID}}
 	found, err := v.Client.ErrorGroups(ctx, operator.GroupFilter{Events: filter, Muted: true, Limit: operator.MaxPageSize},
 		searchTimeout)
@@ -91,7 +91,7 @@ func noteFailure(ctx context.Context, v *visit) (next string, err error) {
 func muteFailure(ctx context.Context, v *visit) (next string, err error) {
 	group, length := v.Form.Get("group"), time.Duration(0)
 	if v.Form.Get("unmute") == "" {
-		length, err = parseAge(strings.TrimSpace(v.Form.Get("for")))
+		length, err = operator.ParseAge(strings.TrimSpace(v.Form.Get("for")))
 		if err == nil && length > 366*24*time.Hour {
 			err = errors.New("for: at most 366d")
 		}

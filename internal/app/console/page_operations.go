@@ -46,7 +46,7 @@ type outcome struct {
 }
 
 func loadOperation(ctx context.Context, v *visit) (any, error) {
-	id, err := parseID(v.Path["id"])
+	id, err := operator.ParseID(v.Path["id"])
 	if err != nil {
 		return nil, badRequest(err)
 	}
@@ -76,7 +76,7 @@ func loadOperation(ctx context.Context, v *visit) (any, error) {
 func setOperation(set func(_ *operator.Client, _ context.Context, id uuid.UUID, by string) error) func(context.Context,
 	*visit) (string, error) {
 	return func(ctx context.Context, v *visit) (string, error) {
-		id, err := parseID(v.Form.Get("id"))
+		id, err := operator.ParseID(v.Form.Get("id"))
 		if err != nil {
 			return "", badRequest(err)
 		}
@@ -85,7 +85,7 @@ func setOperation(set func(_ *operator.Client, _ context.Context, id uuid.UUID, 
 }
 
 func resumeOperation(ctx context.Context, v *visit) (string, error) {
-	id, err := parseID(v.Form.Get("id"))
+	id, err := operator.ParseID(v.Form.Get("id"))
 	course := operator.Course{GoesOn: v.Form.Get("go-on") != ""}
 	err = errors.Join(err,
 		into(&course.Canary)(whole(v.Form, "canary", 0, 1_000_000)),

@@ -135,13 +135,13 @@ type flowPage struct {
 
 func loadFlow(ctx context.Context, v *visit) (any, error) {
 	p := flowPage{Since: cmp.Or(v.Query.Get("since"), "24h"), Choices: []string{"1h", "6h", "24h", "3d", "8d"}}
-	since, err := parseAge(p.Since)
+	since, err := operator.ParseAge(p.Since)
 	if err == nil && since > operator.MaxTimeline {
 		err = fmt.Errorf("since: %.20q is too long ago: statistics are kept for 8d", p.Since)
 	}
 	filter, form := filterOf(v.Query)
 	if err = cmp.Or(err, form.Problem); err == nil {
-		p.Command = "workers events stats --since " + shellWord(p.Since)
+		p.Command = "workers events stats --since " + operator.ShellWord(p.Since)
 		p.Timeline, err = v.Client.Timeline(ctx, since, filter)
 	}
 	p.Problem = saidOf(err)

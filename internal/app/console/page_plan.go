@@ -74,7 +74,7 @@ func orderOf(q url.Values) (o order, err error) {
 	}
 	o.verb = verbs[i]
 	for _, text := range o.values["id"] {
-		id, wrong := parseID(text)
+		id, wrong := operator.ParseID(text)
 		o.IDs, err = append(o.IDs, id), errors.Join(err, wrong)
 	}
 	slices.SortFunc(o.IDs, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
@@ -179,10 +179,10 @@ func (o *order) command(plan string) string {
 	if o.Name == "replay" {
 		add(o.To > 0, "to", fmt.Sprint(o.To))
 		add(o.Force, "force", "")
-		add(len(o.Choice.Run) > 0, "run", shellWord(strings.Join(o.Choice.Run, ",")))
-		add(len(o.Choice.Skip) > 0, "skip", shellWord(strings.Join(o.Choice.Skip, ",")))
+		add(len(o.Choice.Run) > 0, "run", operator.ShellWord(strings.Join(o.Choice.Run, ",")))
+		add(len(o.Choice.Skip) > 0, "skip", operator.ShellWord(strings.Join(o.Choice.Skip, ",")))
 	}
-	add(o.Reason != "" && o.Name == "discard", "reason", shellWord(o.Reason))
+	add(o.Reason != "" && o.Name == "discard", "reason", operator.ShellWord(o.Reason))
 	add(o.Course.Rate != operator.DefaultRate, "rate", strconv.FormatFloat(o.Course.Rate, 'f', -1, 64))
 	if o.Filtered() {
 		add(o.Course.Canary > 0, "canary", strconv.Itoa(o.Course.Canary))

@@ -86,7 +86,7 @@ func fixtures(t *testing.T, use func(name, text string)) {
 	all := append(slices.Clone(pages), errorPage)
 	for _, p := range all {
 		for _, what := range []string{"", "failed", "replay", "closed", "paused", hostile} {
-			for _, role := range []string{RoleViewer, RoleCorrector} {
+			for _, role := range []string{operator.Viewer, operator.Corrector} {
 				data := reflect.ValueOf(shown()[p.Template])
 				if !data.IsValid() {
 					t.Fatalf("there is no fixture for %s", p.Template)
@@ -162,10 +162,10 @@ func TestPagesEscapeAllThatTheyShow(t *testing.T) {
 func TestViewersSeeNoForm(t *testing.T) {
 	t.Parallel()
 	fixtures(t, func(name, text string) {
-		if strings.HasSuffix(name, RoleViewer) && strings.Contains(text, `method="post"`) {
+		if strings.HasSuffix(name, operator.Viewer) && strings.Contains(text, `method="post"`) {
 			t.Errorf("%s has a form that acts", name)
 		}
-		if strings.HasSuffix(name, RoleViewer) && strings.Contains(text, `class="payload"`) {
+		if strings.HasSuffix(name, operator.Viewer) && strings.Contains(text, `class="payload"`) {
 			t.Errorf("%s has a payload", name)
 		}
 	})

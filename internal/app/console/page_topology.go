@@ -171,7 +171,7 @@ func loadCompare(ctx context.Context, v *visit) (any, error) {
 	}
 	a, errA := events.ParseGeneration(p.A)
 	b, errB := events.ParseGeneration(p.B)
-	since, errSince := parseAge(p.Since)
+	since, errSince := operator.ParseAge(p.Since)
 	err := errors.Join(errA, errB, errSince)
 	switch {
 	case err == nil && a == b:

@@ -76,7 +76,7 @@ func newServer(deps Deps, pages []page, acts []act, tree fs.FS, options ...Optio
 	if err != nil {
 		panic(err)
 	}
-	anyone := &Identities{Header: "X-Forwarded-User", Loopback: RoleViewer}
+	anyone := &Identities{Header: "X-Forwarded-User", Loopback: operator.Viewer}
 	anyone.readAt = time.Now()
 	s := &server{Deps: deps, identity: anyone.Person, assets: files, mux: http.NewServeMux(), routes: http.NewServeMux(),
 		origins: http.NewCrossOriginProtection(), reads: make(chan struct{}, maxReads)}
@@ -87,7 +87,7 @@ func newServer(deps Deps, pages []page, acts []act, tree fs.FS, options ...Optio
 		s.prefix = ""
 	}
 	s.live = newBroadcaster(func(ctx context.Context) (operator.Live, error) {
-		return s.Client.As(RoleViewer).Live(ctx)
+		return s.Client.As(operator.Viewer).Live(ctx)
 	})
 	s.templates = parse(tree, s.assets, pages)
 	for _, p := range pages {

@@ -101,7 +101,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		acted = true
 		return "/done", nil
 	}
-	s := newTestServer(shows(text("all well")), []act{{"/do", do}}, always(RoleOperator), Hosts("OPS.example"))
+	s := newTestServer(shows(text("all well")), []act{{"/do", do}}, always(operator.Role), Hosts("OPS.example"))
 	form := func(n int) io.Reader { return strings.NewReader("a=" + strings.Repeat("b", n)) }
 	for name, c := range map[string]struct {
 		method, target string
@@ -152,7 +152,7 @@ func TestAConsoleIsMountedUnderAnyPrefix(t *testing.T) {
 	t.Parallel()
 	next := func(context.Context, *visit) (string, error) { return "/done?a=b", nil }
 	proxy := netip.MustParsePrefix("10.0.0.0/8")
-	s := newTestServer(shows(text("all well")), []act{{"/do", next}}, always(RoleViewer), Prefix("ops/events/"),
+	s := newTestServer(shows(text("all well")), []act{{"/do", next}}, always(operator.Viewer), Prefix("ops/events/"),
 		Trusted(proxy))
 	mux := http.NewServeMux()
 	mux.Handle("/ops/events/", s)
@@ -186,7 +186,7 @@ func TestAConsoleIsMountedUnderAnyPrefix(t *testing.T) {
 
 func TestAssetsAreKeptByTheirHash(t *testing.T) {
 	t.Parallel()
-	s := newTestServer(nil, nil, always(RoleViewer))
+	s := newTestServer(nil, nil, always(operator.Viewer))
 	hashed := s.assets.path("console.js")
 	w := ask(s, "GET", hashed, nil)
 	if w.Body.String() != "//h\n//s\n//c\n" || !strings.Contains(w.Header().Get("Cache-Control"), "immutable") ||
@@ -227,7 +227,7 @@ func TestErrorsArePages(t *testing.T) {
 	} {
 		fails := func(context.Context, *visit) (any, error) { return nil, c.err }
 		refuses := func(context.Context, *visit) (string, error) { return "", c.err }
-		s := newTestServer(shows(fails), []act{{"/do", refuses}}, always(RoleViewer))
+		s := newTestServer(shows(fails), []act{{"/do", refuses}}, always(operator.Viewer))
 		t.Run(name, func(t *testing.T) {
 			w := ask(s, "GET", "/", nil)
 			expect(t, w, c.status, c.parts...)
@@ -243,7 +243,8 @@ func TestErrorsArePages(t *testing.T) {
 		})
 	}
 	panics := func(context.Context, *visit) (any, error) { panic("oh") }
-	expect(t, ask(newTestServer(shows(panics), nil, always(RoleViewer)), "GET", "/", nil), http.StatusInternalServerError)
+	expect(t, ask(newTestServer(shows(panics), nil, always(operator.Viewer)), "GET", "/", nil),
+		http.StatusInternalServerError)
 }
 
 // Equal requests share what is loaded, others do not, and only maxReads load at once.
@@ -256,7 +257,7 @@ func TestReadsAreSharedAndBounded(t *testing.T) {
 			<-finish
 			return "all well", nil
 		}
-		s := newTestServer(shows(load), nil, always(RoleViewer))
+		s := newTestServer(shows(load), nil, always(operator.Viewer))
 		answers := make(chan int, 100)
 		get := func(target string) { answers <- ask(s, "GET", target, nil).Code }
 		for range 3 {
@@ -300,7 +301,7 @@ func TestWaitsForAPageEnd(t *testing.T) {
 				return nil, ctx.Err()
 			}
 		}
-		s := newTestServer(shows(load), nil, always(RoleViewer))
+		s := newTestServer(shows(load), nil, always(operator.Viewer))
 		answers := make(chan *httptest.ResponseRecorder, 2)
 		leaving, leave := context.WithCancel(t.Context())
 		for _, ctx := range []context.Context{leaving, t.Context()} {

@@ -15,7 +15,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"golang.org/x/time/rate"
 
-	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
@@ -209,13 +208,13 @@ func (r *run) totals(ctx context.Context, p operator.Progress) error {
 		}
 	}
 	var out strings.Builder
-	published, refused := int(r.published.Load()), app.Counted(r.refused, "line")
+	published, refused := int(r.published.Load()), operator.Counted(r.refused, "line")
 	fmt.Fprintf(&out, `published  %s in %s, each in a transaction of worlds
 delivered  %s, %d failed, %d still waiting
 arrived    %d of %d cards are in platform.system_cards at their latest version
 latency    p50 %s, p99 %s from publication to the handled event, by the database clock
-`, app.Counted(published, "world model card version"), time.Since(r.started).Round(10*time.Millisecond),
-		app.Counted(p.Delivered, "event"), p.Failed, p.Published-p.Delivered-p.Failed,
+`, operator.Counted(published, "world model card version"), time.Since(r.started).Round(10*time.Millisecond),
+		operator.Counted(p.Delivered, "event"), p.Failed, p.Published-p.Delivered-p.Failed,
 		current, len(r.versions), milliseconds(p.P50), milliseconds(p.P99))
 	if card.CardID != "" {
 		fmt.Fprintf(&out, "latest     %s\n", describe(card))
@@ -226,7 +225,7 @@ latency    p50 %s, p99 %s from publication to the handled event, by the database
 	_, _ = io.WriteString(r.Out, out.String())
 	if p.Delivered != published || current != len(r.versions) || r.refused > 0 {
 		return fmt.Errorf("%w: %d of %s delivered, %s refused",
-			errNotAllArrived, p.Delivered, app.Counted(published, "event"), refused)
+			errNotAllArrived, p.Delivered, operator.Counted(published, "event"), refused)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/platform/domain"
@@ -123,7 +122,7 @@ func (s *Stage) Settled(ctx context.Context, n int) error {
 		return fmt.Errorf("%w: %s is %s: %s", errFlowFailed, trail[i].EventType, trail[i].Status, trail[i].LastError)
 	}
 	if len(trail) != n {
-		return fmt.Errorf("%w: published %s, %d expected", errFlowFailed, app.Counted(len(trail), "event"), n)
+		return fmt.Errorf("%w: published %s, %d expected", errFlowFailed, operator.Counted(len(trail), "event"), n)
 	}
 	return nil
 }

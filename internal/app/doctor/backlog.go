@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/doctordb"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // Limits of the checks in this file. Times are in seconds.
@@ -64,7 +64,7 @@ func (e *examination) unhandledType(t doctordb.PendingTypesRow) {
 	if t.Seconds < startsWithin {
 		state = Warning
 	}
-	due := app.Counted(t.Due, "event")
+	due := operator.Counted(t.Due, "event")
 	if t.Due >= countUpTo {
 		due = "at least " + due
 	}
@@ -73,7 +73,7 @@ func (e *examination) unhandledType(t doctordb.PendingTypesRow) {
 	why, run := "no worker of that generation lives", fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run", t.Generation)
 	switch {
 	case t.Live > 0:
-		why = fmt.Sprintf("none of its %s handles that type", app.Counted(t.Live, "live worker"))
+		why = fmt.Sprintf("none of its %s handles that type", operator.Counted(t.Live, "live worker"))
 		run += " --classes " + t.Class
 	case t.Status == "unknown": // a worker would make it live
 		run = fmt.Sprintf("`workers generation drain %d`, and then %s --drain", t.Generation, run)
@@ -98,7 +98,8 @@ func channels(ctx context.Context, e *examination) (string, error) {
 	all, err := e.facts.Misrouted(ctx, countUpTo)
 	for _, m := range all {
 		e.found(Warning, "%s of type %s in generation %d: published on channel %s, but workers listen on %s: each waits for "+
-			"the poll, up to 5 s", app.Counted(m.Events, "pending event"), m.EventType, m.Generation, m.Channel, m.Expected).
+			"the poll, up to 5 s",
+			operator.Counted(m.Events, "pending event"), m.EventType, m.Generation, m.Channel, m.Expected).
 			fix("call core.outbox_publish without p_class: it then chooses the channel; the poll finds the events that wait")
 	}
 	return "pending events are on the channels that their workers listen on", err
@@ -126,10 +127,10 @@ func listeners(ctx context.Context, e *examination) (string, error) {
 	}
 	if workers.Dead > 0 {
 		e.found(Warning, "%s died more than 5 minutes ago, and no live worker has recovered what it held",
-			app.Counted(workers.Dead, "worker")).
+			operator.Counted(workers.Dead, "worker")).
 			fix("run a worker of the same generation: it recovers the events within a minute")
 	}
-	return app.Counted(workers.Live, "live worker") + ", no type is late", err
+	return operator.Counted(workers.Live, "live worker") + ", no type is late", err
 }
 
 // leases finds events in flight whose lease is over and that no worker reaps, and those that a wrong clock keeps back.
@@ -140,7 +141,7 @@ func leases(ctx context.Context, e *examination) (string, error) {
 	}
 	if l.Overdue > 0 {
 		e.found(Critical, "%s in flight past the end of the lease, the longest by %s; held by %s: no worker reaps",
-			app.Counted(l.Overdue, "event"), span(l.LongestSeconds), l.HeldBy).fix("run a worker: each reaps; or, as " +
+			operator.Counted(l.Overdue, "event"), span(l.LongestSeconds), l.HeldBy).fix("run a worker: each reaps; or, as " +
 			"spectral_worker, run `set role spectral_worker; select * from core.outbox_reap();`, which says why a row " +
 			"cannot be written")
 		var locks []doctordb.ReapLocksRow
@@ -152,13 +153,14 @@ func leases(ctx context.Context, e *examination) (string, error) {
 	}
 	if l.Ahead > 0 {
 		e.found(Warning, "%s in flight with a claim in the future, by the database's clock: no worker reaps before that",
-			app.Counted(l.Ahead, "event")).fix("set the database's clock; then, as spectral_owner, run `update core.outbox " +
-			"set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();`")
+			operator.Counted(l.Ahead, "event")).fix(
+			"set the database's clock; then, as spectral_owner, run `update core.outbox " +
+				"set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();`")
 	}
 	ahead, aheadErr := e.facts.StampedAhead(ctx, countUpTo)
 	for _, t := range ahead {
 		e.found(Warning, "%s of type %s (first: %s) created up to %s after the database's present time: no worker claims "+
-			"them before that", app.Counted(t.Events, "pending event"), t.EventType, t.FirstID, span(t.Seconds)).
+			"them before that", operator.Counted(t.Events, "pending event"), t.EventType, t.FirstID, span(t.Seconds)).
 			fix("set the database's clock; then, as spectral_owner, run `update core.outbox set created_at = " +
 				"clock_timestamp(), available_at = clock_timestamp() + (available_at - created_at) where status = 'pending' and " +
 				"created_at > clock_timestamp();`")
@@ -186,7 +188,7 @@ func generations(ctx context.Context, e *examination) (string, error) {
 		}
 	}
 	for _, g := range all {
-		n, left, workers := g.Generation, app.Counted(g.Events, "event"), app.Counted(g.Workers, "live worker")
+		n, left, workers := g.Generation, operator.Counted(g.Events, "event"), operator.Counted(g.Workers, "live worker")
 		if n == publishing && g.Workers == 0 {
 			f := e.found(Warning, "publishing that names no generation goes to generation %d, which has no live worker", n)
 			f.fix("start its workers with `SPECTRAL_GENERATION=%d workers run`", n)
@@ -199,7 +201,8 @@ func generations(ctx context.Context, e *examination) (string, error) {
 		case g.Events > 0 && g.Status == "retired":
 			f := e.found(Critical, "generation %d is retired and has %s left, which no worker may handle", n, left)
 			if f.Fix = adopt("", n, publishing); f.Fix == "" {
-				f.fix("start the workers of a live generation; then move the events there with `workers generation adopt --help`")
+				f.fix(
+					"start the workers of a live generation; then move the events there with `workers generation adopt --help`")
 			}
 		case g.Events > 0 && g.Status == "unknown":
 			e.found(Critical, "generation %d has %s, but no worker of it has ever registered", n, left).fix(
@@ -207,8 +210,9 @@ func generations(ctx context.Context, e *examination) (string, error) {
 					"that generation, runs them%s", n, adopt("; or ", n, publishing))
 		case g.Status == "closing" && g.ClosingSeconds > closingFor:
 			e.found(Warning, "generation %d has been closing for %s: publishing into it is refused, and it is not retired", n,
-				span(g.ClosingSeconds)).fix("`workers generation retire %d` goes on; `workers generation register %[1]d` makes "+
-				"it live again", n)
+				span(g.ClosingSeconds)).fix(
+				"`workers generation retire %d` goes on; `workers generation register %[1]d` makes "+
+					"it live again", n)
 		case g.Workers > 0 && g.Status == "retired":
 			e.found(Warning, "generation %d is retired and still has %s, which may do nothing", n, workers).
 				fix("stop them; `select name from core.live_workers where generation = %d;` names them", n)
@@ -235,7 +239,7 @@ func generations(ctx context.Context, e *examination) (string, error) {
 	unregistered, err := e.facts.UnregisteredGenerations(ctx)
 	for _, u := range unregistered {
 		e.found(Critical, "generation %d has %s but is not registered: publishing into it is refused (SP019)", u.Generation,
-			app.Counted(u.Workers, "live worker")).fix("`workers generation register %d`", u.Generation)
+			operator.Counted(u.Workers, "live worker")).fix("`workers generation register %d`", u.Generation)
 	}
 	detail := fmt.Sprintf("%d known, %d live", len(all), live)
 	if publishing > 0 {
@@ -256,7 +260,7 @@ func paused(ctx context.Context, e *examination) (string, error) {
 				p.Generation, p.PausedBy).fix("`workers events resume %s --generation %d`", p.EventType, p.Generation)
 		}
 	}
-	return fmt.Sprintf("%s, the first of %s in generation %d by %s", app.Counted(len(pauses), "pause"),
+	return fmt.Sprintf("%s, the first of %s in generation %d by %s", operator.Counted(len(pauses), "pause"),
 		pauses[0].EventType, pauses[0].Generation, pauses[0].PausedBy), nil
 }
 
@@ -271,7 +275,7 @@ func breakers(ctx context.Context, e *examination) (string, error) {
 		e.found(Warning, "handler %s of generation %d has not been called for %s, opened by %s, and %s for it: %s",
 			b.HandlerName, b.Generation, span(b.Seconds), b.OpenedBy, waits(int(b.Waiting)), b.Cause).fix("%s", fix)
 	}
-	return app.Counted(len(open), "open breaker"), err
+	return operator.Counted(len(open), "open breaker"), err
 }
 
 // waits returns how many events wait.
@@ -279,7 +283,7 @@ func waits(n int) string {
 	if n == 1 {
 		return "1 event waits"
 	}
-	return app.Counted(n, "event") + " wait"
+	return operator.Counted(n, "event") + " wait"
 }
 
 // operations finds replays and discards that have paused.
@@ -289,11 +293,12 @@ func operations(ctx context.Context, e *examination) (string, error) {
 	for _, o := range all {
 		if o.State == "paused" {
 			paused++
-			e.found(Note, "%s of %s by %s is paused: %s", o.Name, app.Counted(int(o.Total), "event"), o.CreatedBy, o.Why).
+			e.found(Note, "%s of %s by %s is paused: %s", o.Name,
+				operator.Counted(int(o.Total), "event"), o.CreatedBy, o.Why).
 				fix("`workers operations show %s`, then resume or abort it", o.ID)
 		}
 	}
-	return fmt.Sprintf("%s, %d paused", app.Counted(len(all), "unfinished operation"), paused), err
+	return fmt.Sprintf("%s, %d paused", operator.Counted(len(all), "unfinished operation"), paused), err
 }
 
 // failures counts the dead letters, and finds quarantined events, recent failures, and events without effect.
@@ -304,24 +309,26 @@ func failures(ctx context.Context, e *examination) (string, error) {
 	}
 	for _, q := range quarantined {
 		e.found(Critical, "%s of type %s in generation %d, which no worker claims; the first is %s: %s",
-			app.Counted(q.Events, "quarantined event"), q.EventType, q.Generation, q.ID, q.Reason).
+			operator.Counted(q.Events, "quarantined event"), q.EventType, q.Generation, q.ID, q.Reason).
 			fix("remove what rejects the change of the row: `workers doctor schema` names foreign triggers and constraints; "+
 				"then `workers events retry-now --status quarantined --type %s`", q.EventType)
 	}
 	f, err := e.facts.Failures(ctx)
 	if f.Recent > 0 {
-		e.found(Warning, "%s failed in the last hour; the most common failure is %s", app.Counted(f.Recent, "event"), f.Most).
+		e.found(Warning, "%s failed in the last hour; the most common failure is %s",
+			operator.Counted(f.Recent, "event"), f.Most).
 			fix("`workers events stats --status failed` counts them by type and error; `workers events list --newer-than 1h` " +
 				"lists them")
 	}
 	reused, reusedErr := e.facts.ReusedKeys(ctx, countUpTo)
 	for _, r := range reused {
 		e.found(Warning, "%s of type %s had nothing to do in the last day, because another payload was handled under the "+
-			"same key", app.Counted(int(r.Events), "event"), r.EventType).fix("`workers events show %s` names the event that "+
+			"same key",
+			operator.Counted(int(r.Events), "event"), r.EventType).fix("`workers events show %s` names the event that "+
 			"was handled instead of the latest; let the key name the change, not the thing that changed (docs/producers.md)",
 			r.Latest)
 	}
-	return app.Counted(f.Failed, "failed event") + " to replay or discard", errors.Join(err, reusedErr)
+	return operator.Counted(f.Failed, "failed event") + " to replay or discard", errors.Join(err, reusedErr)
 }
 
 // retention finds sweeps that do not happen, and dead letters that will soon be deleted.
@@ -342,7 +349,8 @@ func retention(ctx context.Context, e *examination) (string, error) {
 	}
 	if r.Hidden > 0 {
 		e.found(Warning, "%s pending or in flight, but marked as deleted: no handler runs, and retention does not delete "+
-			"the row", app.Counted(r.Hidden, "event")).fix("as spectral_owner, run `update core.outbox set deleted_at = null " +
+			"the row",
+			operator.Counted(r.Hidden, "event")).fix("as spectral_owner, run `update core.outbox set deleted_at = null " +
 			"where deleted_at is not null and status in ('pending', 'in_flight');`, and workers handle them")
 	}
 	if r.FailedExpiring > 0 {
@@ -351,7 +359,7 @@ func retention(ctx context.Context, e *examination) (string, error) {
 			older = fmt.Sprintf(" --older-than %dd", days)
 		}
 		e.found(Warning, "%s will be deleted unread within %d days, the first in %s",
-			app.Counted(r.FailedExpiring, "failed event"), expiringDays, span(max(r.ExpireFirstSeconds, 0))).
+			operator.Counted(r.FailedExpiring, "failed event"), expiringDays, span(max(r.ExpireFirstSeconds, 0))).
 			fix("`workers events list%s` shows them; replay or discard each", older)
 	}
 	if r.Workers > 0 && (r.SweptSeconds < 0 || r.SweptSeconds > sweptWithin) {

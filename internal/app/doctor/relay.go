@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
@@ -33,12 +33,12 @@ func relay(ctx context.Context, e *examination) (string, error) {
 		case t.Seconds < relayedTooLong.Seconds():
 		case t.Workers == 0:
 			e.found(Critical, "%s of type %s in generation %d sent to the broker, the first %s ago, and no live worker of the "+
-				"generation handles the type", app.Counted(t.Events, "event"), t.EventType, t.Generation, span(t.Seconds)).
+				"generation handles the type", operator.Counted(t.Events, "event"), t.EventType, t.Generation, span(t.Seconds)).
 				fix("run workers of generation %d with --relay jetstream that handle it; or run `workers relay back`, which gives "+
 					"all relayed events back to Postgres", t.Generation)
 		default:
 			e.found(Warning, "%s of type %s in generation %d sent to the broker, the first %s ago, and not handled yet",
-				app.Counted(t.Events, "event"), t.EventType, t.Generation, span(t.Seconds)).
+				operator.Counted(t.Events, "event"), t.EventType, t.Generation, span(t.Seconds)).
 				fix("see in the log of the workers whether the broker is ready, and whether they run with --relay jetstream; " +
 					"if it cannot work soon, run `workers relay back`, which gives all relayed events back to Postgres")
 		}

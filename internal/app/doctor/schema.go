@@ -9,6 +9,7 @@ import (
 	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/doctordb"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
@@ -86,7 +87,7 @@ func (e *examination) differences(all []app.Difference) {
 	slices.SortStableFunc(e.findings, func(a, b Finding) int { return ranks[b.State] - ranks[a.State] })
 	if more := len(e.findings) - maxListed; more > 0 {
 		e.findings = e.findings[:maxListed]
-		e.found(e.findings[0].State, "and %s more", app.Counted(more, "difference")).
+		e.found(e.findings[0].State, "and %s more", operator.Counted(more, "difference")).
 			fix("`workers migrate repair` lists them")
 	}
 }
@@ -143,5 +144,5 @@ func indexes(ctx context.Context, e *examination) (string, error) {
 				fix("as spectral_owner, run `%s index concurrently %s;`", statement, i.Name)
 		}
 	}
-	return app.Counted(len(found), "valid index"), err
+	return operator.Counted(len(found), "valid index"), err
 }

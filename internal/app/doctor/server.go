@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // Limits of the checks in this file.
@@ -171,7 +172,7 @@ func connections(ctx context.Context, e *examination) (string, error) {
 	}
 	if int(free) < worker {
 		e.found(Warning, "only %s left, and a worker of this build takes up to %d: one that starts now may not get them all",
-			app.Counted(max(free, 0), "connection"), worker).fix("find who has them, with `select usename, " +
+			operator.Counted(max(free, 0), "connection"), worker).fix("find who has them, with `select usename, " +
 			"application_name, count(*) from pg_stat_activity group by 1, 2 order by 3 desc;`; then raise max_connections or " +
 			"the database's connection limit, point SPECTRAL_POOL_URL at a pooler, or lower pool_max_conns in the URL")
 	}

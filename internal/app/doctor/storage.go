@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres/doctordb"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
@@ -57,21 +57,22 @@ func snapshots(ctx context.Context, e *examination) (string, error) {
 				since = " for " + span(s.Seconds)
 			}
 			e.found(Warning, "%s has held a snapshot%s, %s old: rows that died since cannot be removed, and claims slow down",
-				s.Holder, since, app.Counted(s.Ids, "transaction")).fix("%s", s.Fix)
+				s.Holder, since, operator.Counted(s.Ids, "transaction")).fix("%s", s.Fix)
 		}
 	}
-	return fmt.Sprintf("the oldest is %s old: %s", app.Counted(held[0].Ids, "transaction"), held[0].Holder), nil
+	return fmt.Sprintf("the oldest is %s old: %s", operator.Counted(held[0].Ids, "transaction"), held[0].Holder), nil
 }
 
 // unseen finds sessions whose state is not known: of those that hold a snapshot, or else of this database.
 func (e *examination) unseen(ctx context.Context, snapshots bool) error {
 	s, err := e.facts.Sessions(ctx, snapshots)
 	if s.Hidden > 0 {
-		e.found(Unknown, "this login may not see what %s of other logins do", app.Counted(s.Hidden, "session")).
+		e.found(Unknown, "this login may not see what %s of other logins do", operator.Counted(s.Hidden, "session")).
 			fix("as a superuser, run `grant pg_read_all_stats to %s;`", e.inspector.Login())
 	}
 	if s.Untracked > 0 {
-		e.found(Unknown, "the state of %s is not known: track_activities is off there", app.Counted(s.Untracked, "session")).
+		e.found(Unknown, "the state of %s is not known: track_activities is off there",
+			operator.Counted(s.Untracked, "session")).
 			fix("run `workers doctor settings`, which finds where it is set; the sessions keep it until they reconnect: " +
 				"`select pid, usename, application_name from pg_stat_activity where state = 'disabled';`")
 	}
@@ -96,7 +97,7 @@ func transactions(ctx context.Context, e *examination) (string, error) {
 			doing = " holds a lock"
 		}
 		if b.Waiting > 0 {
-			doing += fmt.Sprintf("; it keeps %s waiting, the longest for %s", app.Counted(b.Waiting, "session"),
+			doing += fmt.Sprintf("; it keeps %s waiting, the longest for %s", operator.Counted(b.Waiting, "session"),
 				span(b.LongestSeconds))
 		}
 		e.found(Warning, "session %d of %s (%s)%s", b.Pid, b.Login, b.Application, doing).
@@ -134,9 +135,10 @@ func vacuum(ctx context.Context, e *examination) (string, error) {
 		// after a sweep autovacuum needs a while
 		case t.Dead > fewDead && float64(t.Dead) > 3*t.Threshold && !t.SweptLately:
 			e.found(Warning, "%s has %d dead rows, and autovacuum should have begun at %.0f: it does not keep up", t.Name,
-				t.Dead, t.Threshold).fix("run `workers doctor snapshots transactions`, which names what holds dead rows; then, "+
-				"as spectral_owner, run `vacuum (analyze) %s;`, and give autovacuum more workers or a higher "+
-				"autovacuum_vacuum_cost_limit", t.Name)
+				t.Dead, t.Threshold).fix(
+				"run `workers doctor snapshots transactions`, which names what holds dead rows; then, "+
+					"as spectral_owner, run `vacuum (analyze) %s;`, and give autovacuum more workers or a higher "+
+					"autovacuum_vacuum_cost_limit", t.Name)
 		}
 		if t.Age*10 > t.MaxAge*12 {
 			e.found(Critical, "%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): the server stops "+
@@ -144,7 +146,7 @@ func vacuum(ctx context.Context, e *examination) (string, error) {
 				fix("as spectral_owner, run `vacuum (freeze, verbose) %s;`", t.Name)
 		}
 	}
-	return app.Counted(dead, "dead row") + " in core.outbox", err
+	return operator.Counted(dead, "dead row") + " in core.outbox", err
 }
 
 // scale finds the triggers of the steps beyond one table, and names the step. Rows are the planner's estimate, latency
@@ -168,7 +170,8 @@ func scale(ctx context.Context, e *examination) (string, error) {
 		if w.Notify {
 			lock = "the lock of all commits that notify"
 		}
-		e.found(Warning, "trigger lock waits: %s now held up by %s, the longest for %s", app.Counted(w.Sessions, "session"),
+		e.found(Warning, "trigger lock waits: %s now held up by %s, the longest for %s",
+			operator.Counted(w.Sessions, "session"),
 			lock, span(w.LongestSeconds)).fix("run `workers doctor transactions`, which names the session that holds locks; "+
 			"if this has cost an incident, %s", step2)
 	}
@@ -219,7 +222,8 @@ func scale(ctx context.Context, e *examination) (string, error) {
 	}
 	if s.Hours >= hoursOfAWeek && s.SlowHours == s.Hours {
 		e.found(Warning, "trigger latency: for a week 1 %% of events took longer than %s to settle, in each of %s with "+
-			"figures", relayP99, app.Counted(s.Hours, "hour")).fix("run `workers doctor listeners`, which finds slow handlers "+
+			"figures", relayP99,
+			operator.Counted(s.Hours, "hour")).fix("run `workers doctor listeners`, which finds slow handlers "+
 			"and too few workers; if it finds none, %s", step2)
 	}
 	return fmt.Sprintf("about %.0f rows in core.outbox (%s), %d dead; %s; the notification queue is %.1f %% full, no "+

@@ -13,7 +13,7 @@ import (
 // Role is the database role that operators act as; their logins are members of it.
 const Role = "spectral_operator"
 
-// The other roles that a [Client] may act as (docs/decisions/0026). Each but Viewer includes the rights of the one
+// The other roles that a [Client] may act as (docs/decisions/0025). Each but Viewer includes the rights of the one
 // before: viewer, payload reader, operator, corrector.
 const (
 	Viewer        = "spectral_viewer"         // reads all, but sensitive fields of payloads

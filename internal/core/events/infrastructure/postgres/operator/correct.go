@@ -9,7 +9,7 @@ import (
 )
 
 // Correct publishes a copy of a failed event with another payload, discards the original for good, and returns the id
-// of the copy. Handlers that have handled the original do not run for the copy (docs/decisions/0026). It returns a
+// of the copy. Handlers that have handled the original do not run for the copy (docs/decisions/0025). It returns a
 // [*RefusedError] for an event that is not failed, an unchanged payload, or one that publishing refuses.
 func (c *Client) Correct(ctx context.Context, id uuid.UUID, occurredAt time.Time, payload json.RawMessage, by,
 	reason string) (corrected uuid.UUID, err error) {

@@ -23,6 +23,7 @@
 //	generations.go  deployment generations: status, drain, retire, adopt; pausing event types in them
 //	live.go         the figures of this moment, by one statement
 //	correct.go      corrected copies of failed events
+//	words.go        how commands are written, and what people type is read
 //	actions.go      what operators did
 //	sessions.go     sessions with open transactions
 //	relay.go        the path of events, and what a broker has

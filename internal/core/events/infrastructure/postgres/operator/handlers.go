@@ -22,10 +22,10 @@ type Handler struct {
 	Cause       *string    `json:"cause"`
 	NextProbeAt *time.Time `json:"next_probe_at"`
 	Probes      int        `json:"probes"`  // calls since it opened
-	Waiting     int        `json:"waiting"` // events, at most MaxWaiting
+	Waiting     int        `json:"waiting"` // events, exact up to MaxWaiting; one more stands for more
 }
 
-// MaxWaiting is how many waiting events are counted.
+// MaxWaiting is up to how many waiting events are counted.
 const MaxWaiting = 10_000
 
 // Handlers returns the handlers of generations that are not retired, those with an open breaker first.
@@ -39,7 +39,7 @@ select h.generation, h.handler_name as handler, h.event_type, coalesce(h.effect,
   case when not b.forced and not b.closing then b.next_probe_at end as next_probe_at, coalesce(b.probes, 0) as probes,
   case when b.handler_name is null then 0 else (select count(*)::int from (select from core.outbox o
     where o.generation = h.generation and o.waiting_for = h.handler_name and o.status = 'pending'
-      and o.deleted_at is null limit $1) w) end as waiting
+      and o.deleted_at is null limit $1 + 1) w) end as waiting
 from (select k.generation, k.handler_name, k.event_type, k.effect, k.on_replay from core.handlers k
   union all
   select b.generation, b.handler_name, b.event_type, null, 'allow' from core.breakers b where not exists
