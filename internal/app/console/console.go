@@ -39,7 +39,9 @@ type visit struct {
 	// Person is who asks. In the Load of a live page it has no Name: persons of one role share what is loaded.
 	Person Person
 	Client *operator.Client // acts as the person's role
-	Prefix string           // of all paths; empty, or like /ops/events
+	// Live returns the live figures, which are the same for all.
+	Live   func(context.Context) (operator.Live, error)
+	Prefix string // of all paths; empty, or like /ops/events
 	Path   map[string]string
 	Query  url.Values
 	Form   url.Values // of an act

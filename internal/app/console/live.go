@@ -34,6 +34,21 @@ type broadcaster struct {
 	mu      sync.Mutex
 	streams map[chan struct{}]bool
 	stop    context.CancelFunc
+	last    operator.Live // what was read last, for streams
+	lastErr error
+	readAt  time.Time
+}
+
+// figures returns the live figures: while a page is watched those that were read last, so that one statement a second
+// serves all pages.
+func (b *broadcaster) figures(ctx context.Context) (operator.Live, error) {
+	b.mu.Lock()
+	last, err, fresh := b.last, b.lastErr, len(b.streams) > 0 && time.Since(b.readAt) < 2*readEvery
+	b.mu.Unlock()
+	if fresh {
+		return last, err
+	}
+	return b.read(ctx)
 }
 
 func newBroadcaster(read func(context.Context) (operator.Live, error)) *broadcaster {
@@ -76,6 +91,9 @@ func (b *broadcaster) run(ctx context.Context) {
 		reading, cancel := context.WithTimeout(ctx, pageTimeout)
 		live, err := b.read(reading)
 		cancel()
+		b.mu.Lock()
+		b.last, b.lastErr, b.readAt = live, err, time.Now()
+		b.mu.Unlock()
 		live.At = time.Time{}
 		now, _ := json.Marshal(live) // of plain values
 		if err != nil || !bytes.Equal(now, last) {

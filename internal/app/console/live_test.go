@@ -146,7 +146,10 @@ func TestFiguresAreReadOnceForAllAndNotForNone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f figures
-		s := newTestServer(shows(f.page), nil, always(operator.Viewer))
+		s := newTestServer(shows(func(ctx context.Context, v *visit) (any, error) {
+			l, err := v.Live(ctx)
+			return []string{l.At.String()}, err
+		}), nil, always(operator.Viewer))
 		s.live.read = f.read
 		pass(time.Minute)
 		if n := f.reads.Load(); n != 0 {

@@ -94,7 +94,7 @@ type overview struct {
 }
 
 func loadOverview(ctx context.Context, v *visit) (any, error) {
-	l, err := v.Client.Live(ctx)
+	l, err := v.Live(ctx)
 	o := overview{Live: l, Needs: needs(l)}
 	if o.More = len(o.Needs) - maxAttention; o.More > 0 {
 		o.Needs = o.Needs[:maxAttention]
@@ -156,7 +156,7 @@ type healthPage struct {
 }
 
 func loadHealth(ctx context.Context, v *visit) (any, error) {
-	l, err := v.Client.Live(ctx)
+	l, err := v.Live(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ type topologyPage struct {
 }
 
 func loadTopology(ctx context.Context, v *visit) (any, error) {
-	l, err := v.Client.Live(ctx)
+	l, err := v.Live(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -292,8 +292,8 @@ func (nowhere) WriteHeader(int)             {}
 // visit returns what a page or an act gets.
 func (s *server) visit(r *http.Request, values map[string]string) *visit {
 	person, _ := r.Context().Value(personKey{}).(Person)
-	return &visit{Person: person, Client: s.Client.As(person.Role), Prefix: s.base(r), Path: values, Query: r.URL.Query(),
-		Sources: s.Sources}
+	return &visit{Person: person, Client: s.Client.As(person.Role), Live: s.live.figures, Prefix: s.base(r), Path: values,
+		Query: r.URL.Query(), Sources: s.Sources}
 }
 
 func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
